@@ -1,0 +1,82 @@
+"""One codec for every JSON object this package writes or reads.
+
+Encoding never loses a record for a value: what fast JSON refuses (lone surrogates, integers beyond 64 bits, NaN) goes
+through a slower path. A lone surrogate stays the escape that it was; NaN and infinity become null, since they are not
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, TypeAlias
+
+import orjson
+
+JsonValue: TypeAlias = Any
+"""A user's payload: any JSON value. The one place where `Any` is meant."""
+
+JsonObject: TypeAlias = dict[str, JsonValue]
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+
+def encode(value: JsonValue) -> bytes:
+    """Return `value` as compact UTF-8 JSON without a newline."""
+    try:
+        return orjson.dumps(value, default=str, option=_OPTIONS)
+    except (TypeError, ValueError):  # orjson.JSONEncodeError is a TypeError
+        return json.dumps(
+            _finite(value), ensure_ascii=True, separators=(",", ":"), default=str, allow_nan=False
+        ).encode()
+
+
+def encode_line(value: JsonValue) -> bytes:
+    """Return `value` as one newline-terminated JSON line."""
+    return encode(value) + b"\n"
+
+
+def encode_pretty(value: JsonValue) -> bytes:
+    """Return `value` as JSON indented by two spaces, newline-terminated."""
+    return orjson.dumps(value, default=str, option=_OPTIONS | orjson.OPT_INDENT_2) + b"\n"
+
+
+def decode(data: bytes | str) -> JsonValue:
+    """Return the JSON value in `data`; raises ValueError with a short reason.
+
+    Accepts what other writers produced and fast JSON refuses: integers beyond 64 bits and lone surrogate escapes.
+    NaN and infinity are refused.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        try:
+            return json.loads(data, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ValueError("nested too deeply") from error
+        except UnicodeDecodeError:
+            raise ValueError("not UTF-8") from error
+        except ValueError:
+            raise ValueError(str(error)) from error
+
+
+def decode_object(data: bytes | str) -> JsonObject:
+    """Return the JSON object in `data`; raises ValueError when it is not JSON or not an object."""
+    value = decode(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
+    return value
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"`{name}` is not JSON")
+
+
+def _finite(value: JsonValue) -> JsonValue:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
