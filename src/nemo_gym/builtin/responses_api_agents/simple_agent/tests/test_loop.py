@@ -1,0 +1,166 @@
+"""The tool loop stops for the right reason and keeps everything that was produced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
+from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
+from nemo_gym.rollout_observability import AgentObservationBundle, TrajectoryRecord
+
+MODEL_REF = {"type": "responses_api_models", "name": "policy_model"}
+
+
+def message(text: str = "done") -> dict:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+def call(call_id: str = "t1", arguments: str = "{}", name: str = "f") -> dict:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+def response(*output: dict, number: int = 1, usage: dict | str | None = "counts", **extra: Any) -> ModelReply:
+    counts = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12} if usage == "counts" else usage
+    return ModelReply(
+        response={"id": f"r{number}", "output": list(output), "usage": counts, **extra}, call_id=f"c{number}"
+    )
+
+
+class Scene:
+    def __init__(self, *replies: ModelReply, tool: ToolReply | None = None) -> None:
+        self.replies, self.tool = list(replies), tool or ToolReply(output="42", status=200)
+        self.asked: list[dict] = []
+        self.ran: list[tuple[str, dict]] = []
+
+    async def model(self, body: dict) -> ModelReply:
+        self.asked.append(body)
+        return self.replies[len(self.asked) - 1]
+
+    async def tools(self, name: str, arguments: dict) -> ToolReply:
+        self.ran.append((name, arguments))
+        return self.tool
+
+    async def play(self, **options: Any) -> LoopResult:
+        return await run_loop({"input": "hi"}, call_model=self.model, call_tool=self.tools, **options)
+
+
+async def test_tools_run_in_order_and_their_output_is_in_the_next_request() -> None:
+    scene = Scene(response(call("a"), call("b"), number=1), response(message(), number=2))
+    result = await scene.play()
+    assert [item.get("call_id") for item in scene.asked[1]["input"]] == [None, "a", "b", "a", "b"]
+    assert result.status == "completed"
+    assert [item["type"] for item in result.response["output"]] == [
+        "function_call",
+        "function_call",
+        "function_call_output",
+        "function_call_output",
+        "message",
+    ]
+    assert result.response["id"] == "r2"
+    assert result.response["usage"]["input_tokens"] == 20
+
+
+async def test_a_response_without_usage_makes_the_sum_unknown() -> None:
+    """A22."""
+    result = await Scene(response(call(), usage=None), response(message(), number=2)).play()
+    assert result.response["usage"] is None
+
+
+async def test_one_unknown_detail_makes_that_detail_unknown() -> None:
+    known = {"input_tokens": 5, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 3}}
+    result = await Scene(response(call(), usage=known), response(message(), number=2)).play()
+    assert result.response["usage"]["input_tokens_details"] == {"cached_tokens": None}
+    assert result.response["usage"]["total_tokens"] == 18
+
+
+async def test_no_finished_call_reports_zero_tokens() -> None:
+    """A22."""
+    result = await Scene(ModelReply(response=None, call_id="c1", status=400, error="bad")).play()
+    assert result.response["usage"]["input_tokens"] == 0
+    assert (result.status, result.error_type, result.response["status"]) == ("failed", "http_400", "failed")
+
+
+async def test_a_model_failure_keeps_what_was_produced_before_it() -> None:
+    result = await Scene(response(call()), ModelReply(response=None, call_id="c2", status=503, error="down")).play()
+    assert [item["type"] for item in result.response["output"]] == ["function_call", "function_call_output"]
+    assert result.error_status == 503
+    assert result.calls == [("c1", "r1"), ("c2", None)]
+
+
+async def test_max_steps_ends_after_the_tools_of_the_last_step() -> None:
+    scene = Scene(response(call("a"), number=1), response(call("b"), number=2))
+    result = await scene.play(max_steps=2)
+    assert (len(scene.asked), len(scene.ran), result.status) == (2, 2, "incomplete")
+
+
+async def test_max_steps_zero_is_no_bound() -> None:
+    result = await Scene(response(call()), response(message(), number=2)).play(max_steps=0)
+    assert result.status == "completed"
+
+
+async def test_an_incomplete_response_ends_the_loop() -> None:
+    result = await Scene(response(call(), incomplete_details={"reason": "max_output_tokens"})).play()
+    assert (result.status, result.tools) == ("incomplete", [])
+
+
+async def test_a_turn_of_reasoning_only_says_so() -> None:
+    result = await Scene(response({"type": "reasoning", "id": "x", "summary": []})).play()
+    assert result.status == "incomplete"
+    assert result.response["metadata"]["ng_termination_reason"] == "incomplete_reasoning"
+
+
+async def test_an_empty_output_says_so() -> None:
+    result = await Scene(response()).play()
+    assert result.response["metadata"]["ng_termination_reason"] == "empty_output"
+
+
+async def test_calls_are_left_to_others_when_tools_are_not_executed() -> None:
+    scene = Scene(response(call()))
+    result = await scene.play(execute_tools=False)
+    assert (scene.ran, result.status, len(result.turns)) == ([], "incomplete", 1)
+
+
+async def test_unparsable_arguments_are_told_to_the_model_and_run_nothing() -> None:
+    scene = Scene(response(call(arguments="{bad")), response(message(), number=2))
+    result = await scene.play()
+    assert scene.ran == []
+    assert "error" in json.loads(result.tools[0].output)
+    assert (result.tools[0].status, result.tools[0].error_type) == ("failed", "invalid_arguments")
+
+
+async def test_a_tool_error_is_visible_to_the_model_and_recorded() -> None:
+    scene = Scene(response(call()), response(message(), number=2), tool=ToolReply(output="no such city", status=404))
+    result = await scene.play()
+    assert scene.asked[1]["input"][-1]["output"] == "no such city"
+    assert (result.tools[0].status, result.tools[0].error_type) == ("failed", "http_404")
+
+
+async def test_evidence_is_valid_names_every_call_and_measures_tools() -> None:
+    """A21, A23."""
+    result = await Scene(
+        response(call()), ModelReply(response=None, call_id="c2", status=429), response(message(), number=3)
+    ).play()
+    bundle = observation_bundle(result, model_ref=MODEL_REF)
+    AgentObservationBundle.model_validate(bundle)
+    root, tool = bundle["records"]
+    assert root["model_calls"] == [
+        {"model_call_id": "c1", "model_ref": MODEL_REF, "response_id": "r1"},
+        {"model_call_id": "c2"},
+    ]
+    assert tool["timing_source"] == "executor"
+    assert bundle["gaps"] == []
+    trajectory = producer_trajectory(result, task_id="7", rollout_id="7-0", model_ref=MODEL_REF, resolved=True)
+    TrajectoryRecord.model_validate(trajectory)
+    assert [(turn["turn_no"], turn["step_count"]) for turn in trajectory["turns"]] == [(1, 1)]
+    assert trajectory["turns"][0]["resolved"] is True
+
+
+async def test_a_call_without_any_id_is_a_gap_and_an_unknown_resolution_too() -> None:
+    nameless = ModelReply(response={"output": [message()], "usage": None})
+    result = await Scene(nameless).play()
+    assert [gap["code"] for gap in observation_bundle(result, model_ref=MODEL_REF)["gaps"]] == [
+        "model_call_reference_unavailable"
+    ]
+    gaps = producer_trajectory(result, task_id="7", rollout_id="7-0", model_ref=MODEL_REF, resolved=1)["gaps"]
+    assert [gap["code"] for gap in gaps] == ["resolution_unavailable"]
