@@ -1,0 +1,203 @@
+"""A failed rollout as a record: its class, its kind, the typed `RolloutFailureRecord`, the sidecar row.
+
+*Class* (`_ng_failure_class`) is a free label and decides routing and counting; *kind* (`failure_kind`) is a
+low-cardinality name, safe as a metric label. Neither decides retry: `_ng_failure_terminal` does (collection.md 3.3,
+3.4, 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.failure_kinds import (
+    AGENT_REQUEST_FAILED,
+    AGENT_RUN_ERROR,
+    PROVIDER_UNAVAILABLE,
+    FailureStage,
+)
+from nemo_gym.records.identity import attempt_of, base_rollout_id
+
+ENVIRONMENT_SERVER_FAILED: Final = "environment_server_failed"
+JUDGE_INVALID: Final = "judge_invalid"
+
+MAX_TEXT = 2000
+"""Characters kept of a failure's reason, exception and response body."""
+
+Delivery: TypeAlias = Literal["not_sent", "possibly_delivered", "delivered"]
+
+_UNKNOWN_OUTCOME_STATUSES = frozenset({429, 502, 503, 504})
+_RETRIED_TIMEOUT_CLASSES = frozenset({"timeout_exceeded", "reference_missing", "eval_missing", "transport_ineligible"})
+_PROVIDER_WORDS = ("provider", "upstream", "model server", "overloaded", "rate limit")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FailedEpisodeId(_Frozen):
+    """Which try failed: the rollout id without its attempt suffix, and the attempt, 0 for the first."""
+
+    rollout_id: str
+    attempt: int = Field(default=0, ge=0)
+
+
+class FailureDetail(_Frozen):
+    """Why, in words and, where known, as a kind and a stage. `terminal` means: never retry."""
+
+    failure_reason: str = Field(max_length=MAX_TEXT)
+    terminal: bool = False
+    failure_kind: str | None = None
+    stage: FailureStage | None = None
+
+
+class RolloutFailureRecord(_Frozen):
+    """A rollout that ended without a result (A13). No reward is implied.
+
+    `source` says who reported it; `delivery` whether the request can have reached the server; `http_status` is None
+    when no answer came. `episode_id` is None only for a row that had no indices and no id.
+    """
+
+    schema_version: Literal[1] = 1
+    episode_id: FailedEpisodeId | None
+    run_id: str = Field(min_length=1)
+    source: Literal["environment", "collector"]
+    delivery: Delivery
+    failure: FailureDetail
+    http_status: int | None = Field(default=None, ge=100, le=599)
+    exception_type: str | None = Field(default=None, max_length=MAX_TEXT)
+
+    @model_validator(mode="after")
+    def _environment_means_delivered(self) -> RolloutFailureRecord:
+        if self.source == "environment" and self.delivery != "delivered":
+            raise ValueError('source="environment" requires delivery="delivered"')
+        return self
+
+
+RolloutFailure = RolloutFailureRecord
+"""Older name of the same record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailure:
+    """The facts of one failed `POST /run`, as the collector saw it."""
+
+    failure_class: str
+    kind: str
+    delivery: Delivery
+    message: str
+    exception_type: str
+    status: int | None = None
+    body: str | None = None
+
+
+def failure_of_status(status: int, body: str, *, exception_type: str, message: str) -> RunFailure:
+    """Return the failure that an HTTP status means.
+
+    429, 502, 503 and 504 leave open what happened to the rollout; every other status means that it ran and broke.
+    """
+    unknown = status in _UNKNOWN_OUTCOME_STATUSES
+    kind = AGENT_REQUEST_FAILED if unknown else AGENT_RUN_ERROR
+    lowered = body.lower()
+    if status in {502, 503, 504} and any(word in lowered for word in _PROVIDER_WORDS):
+        kind = PROVIDER_UNAVAILABLE
+    return RunFailure(
+        failure_class=AGENT_REQUEST_FAILED if unknown else AGENT_RUN_ERROR,
+        kind=kind,
+        delivery="possibly_delivered" if status in {502, 503, 504} else "delivered",
+        message=message,
+        exception_type=exception_type,
+        status=status,
+        body=body,
+    )
+
+
+def failure_record(
+    row: Mapping[str, Any], failure: RunFailure, *, run_id: str, terminal: bool = False
+) -> RolloutFailureRecord:
+    """Return the typed record of a failed `/run` of this row."""
+    base = base_rollout_id(row)
+    return RolloutFailureRecord(
+        episode_id=None if base is None else FailedEpisodeId(rollout_id=base, attempt=attempt_of(row)),
+        run_id=run_id,
+        source="collector",
+        delivery=failure.delivery,
+        failure=FailureDetail(
+            failure_reason=cut(failure.message), terminal=terminal, failure_kind=failure.kind, stage=None
+        ),
+        http_status=failure.status if failure.status is not None and 100 <= failure.status <= 599 else None,
+        exception_type=cut(failure.exception_type),
+    )
+
+
+def sidecar_fields(failure: RunFailure) -> JsonObject:
+    """Return the flat diagnostics of a failed `/run`, without identity (3.4.2)."""
+    return {
+        keys.FAILURE_CLASS: failure.failure_class,
+        keys.FAILURE_TYPE: failure.exception_type,
+        keys.FAILURE_MESSAGE: failure.message,
+        keys.FAILURE_HTTP_STATUS: failure.status,
+        keys.FAILURE_RESPONSE_BODY: None if failure.body is None else cut(failure.body),
+        keys.FAILURE_KIND: failure.kind,
+        keys.FAILURE_REASON: cut(failure.message),
+    }
+
+
+def cut(text: str, limit: int = MAX_TEXT) -> str:
+    """Return `text`, or its first `limit - 1` characters and an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: bool = False) -> bool:
+    """Return whether a sidecar row forbids another try of its rollout (4.3)."""
+    if retry_terminal_timeouts:
+        label = record.get(keys.FAILURE_CLASS)
+        if label in _RETRIED_TIMEOUT_CLASSES:
+            return False
+        if label == "skipped":
+            return True
+    return bool(record.get(keys.FAILURE_TERMINAL))
+
+
+def is_attempt(record: Mapping[str, Any]) -> bool:
+    """Return whether a sidecar row counts as a try: omitted rows and errors that ended a run do not (3.4.4)."""
+    return not record.get(keys.OMITTED_ROLLOUT) and not record.get(keys.UNROUTED_RUN_ERROR)
+
+
+def observed_elapsed(record: Mapping[str, Any]) -> float | None:
+    """Return how long the rollout took in seconds, as its agent measured it; None when unknown or not positive."""
+    response = record.get(keys.RESPONSE)
+    metadata = response.get("metadata") if isinstance(response, Mapping) else None
+    nested = metadata.get(keys.ELAPSED_SECONDS) if isinstance(metadata, Mapping) else None
+    for value in (record.get(keys.ELAPSED_SECONDS), nested):
+        try:
+            seconds = float(value) if value is not None else 0.0
+        except (TypeError, ValueError):
+            continue
+        if seconds > 0:
+            return seconds
+    return None
+
+
+def count_label(record: Mapping[str, Any]) -> str:
+    """Return the name under which a failure is counted: its kind, else its class, else `unknown`."""
+    return str(record.get(keys.FAILURE_KIND) or record.get(keys.FAILURE_CLASS) or "unknown")
+
+
+def latest_failures(rows: Iterable[JsonObject]) -> dict[tuple[Any, Any], JsonObject]:
+    """Return the newest sidecar row of each rollout, by (task, rollout).
+
+    An interrupted try hides older failures of its rollout; a try that never started, and an error that ended the run,
+    do not (3.4.4).
+    """
+    latest: dict[tuple[Any, Any], JsonObject] = {}
+    for row in rows:
+        if row.get(keys.UNROUTED_RUN_ERROR) or row.get(keys.DISPATCH_DRAINED):
+            continue
+        latest[(row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX))] = row
+    return latest

@@ -1,0 +1,86 @@
+"""Which captured call a reference means (A6, A7).
+
+A reference names a call by `model_call_id`, or by the exact pair of `model_ref` and `response_id`; whatever else it
+gives must fit too. Nothing else counts: no time, order, name, text or similarity. The join, the performance summary and
+the health checks use this one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nemo_gym.records.evidence import ModelCallRef
+
+ServerKey = tuple[str, str]
+"""A model server reference as (type, name)."""
+
+
+class CallIdentity(NamedTuple):
+    """The three identifiers of a call, or of a reference to one; an empty text counts as not given."""
+
+    model_call_id: str | None
+    model_ref: ServerKey | None
+    response_id: str | None
+
+
+def identity_of(value: Any) -> CallIdentity:
+    """Return the identifiers of a reference, a captured call or a trajectory call, given as record or as mapping.
+
+    A trajectory call keeps `model_ref` and `response_id` under `response_metadata`.
+    """
+    if type(value) is ModelCallRef:
+        ref = value.model_ref
+        return CallIdentity(
+            value.model_call_id or None, None if ref is None else (ref.type, ref.name), value.response_id or None
+        )
+    get = _getter(value)
+    metadata = get("response_metadata")
+    second = get if metadata is None else _getter(metadata)
+    server = second("model_ref")
+    if server is not None:
+        part = _getter(server)
+        server = (part("type") or "", part("name") or "")
+    return CallIdentity(_text(get("model_call_id")), server, _text(second("response_id")))
+
+
+class CallIndex:
+    """Calls by their identifiers; positions in the given order are what `match` returns."""
+
+    __slots__ = ("_by_id", "_by_pair", "identities")
+
+    def __init__(self, calls: Iterable[Any]) -> None:
+        self.identities: list[CallIdentity] = [
+            call if type(call) is CallIdentity else identity_of(call) for call in calls
+        ]
+        self._by_id: dict[str, list[int]] = {}
+        self._by_pair: dict[tuple[ServerKey, str], list[int]] = {}
+        for position, (call_id, server, response_id) in enumerate(self.identities):
+            if call_id is not None:
+                self._by_id.setdefault(call_id, []).append(position)
+            if server is not None and response_id is not None:
+                self._by_pair.setdefault((server, response_id), []).append(position)
+
+    def match(self, ref: Any) -> list[int]:
+        """Return the positions of the calls that `ref` can mean: one is a match, none or several are not."""
+        call_id, server, response_id = ref if type(ref) is CallIdentity else identity_of(ref)
+        if call_id is not None:
+            return [
+                position
+                for position in self._by_id.get(call_id, ())
+                if (server is None or self.identities[position].model_ref == server)
+                and (response_id is None or self.identities[position].response_id == response_id)
+            ]
+        if server is None or response_id is None:
+            return []
+        return list(self._by_pair.get((server, response_id), ()))
+
+
+def _getter(value: Any) -> Callable[[str], Any]:
+    if isinstance(value, (dict, Mapping)):  # dict first: an abstract class is slow to ask
+        return value.get
+    return lambda name: getattr(value, name, None)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,109 @@
+"""What collection adds to a result after each attempt: captured calls, joined observations, trajectory, performance.
+
+Order: attach, join, project, summarise (A5). Everything is additive: response, reward and token fields stay as they
+were (C19). Bad evidence never raises; it becomes a gap on the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.capture import attach_model_call_capture
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.evidence import AgentObservationBundle, ObservationGap, dump, read
+from nemo_gym.records.gaps import OBSERVATION_JOIN_FAILED
+from nemo_gym.records.identity import TrajectoryIdentity, trajectory_identity_of
+from nemo_gym.trajectory import (
+    CLAUDE_CODE,
+    PROJECTION_ERRORS,
+    add_gap,
+    attach_summary_calls,
+    build_perf,
+    join_bundle,
+    payloads_are_redacted,
+    project_record,
+)
+
+
+def attach_evidence(
+    row: Mapping[str, Any],
+    result: JsonObject,
+    *,
+    capture_dirs: Sequence[Path],
+    rollout_latency_ms: float | None = None,
+    include_payloads: bool = True,
+    keep_captured_payloads: bool = False,
+) -> JsonObject:
+    """Put the evidence of one finished attempt on `result`, in place, and return it.
+
+    `row` is the dispatched row; it gives the capture key and the trajectory's ids. `capture_dirs` is where captures
+    are; empty means observability is off: nothing is captured and there is no `ng_perf`, but what the agent returned
+    is still projected. `rollout_latency_ms` is the measured wall clock around `/run`, or None. Without
+    `include_payloads` no request or response body reaches the record. `keep_captured_payloads` leaves the bodies in
+    `ng_model_call_capture` too; they are the same objects as in the trajectory.
+    """
+    joined = _attach_and_join(
+        row, result, capture_dirs, include_payloads=include_payloads and not payloads_are_redacted(result)
+    )
+    trajectory = project_record(
+        result,
+        identity=_identity_of(row),
+        joined=joined,
+        include_payloads=include_payloads,
+        keep_captured_payloads=keep_captured_payloads,
+    )
+    result.pop(keys.PERF, None)
+    perf = build_perf(trajectory, rollout_latency_ms=rollout_latency_ms) if capture_dirs else None
+    if perf is not None:
+        result[keys.PERF] = perf
+    return result
+
+
+def merge_model_call_capture_into_record(
+    record: JsonObject, capture_dirs: Sequence[Path], *, include_payloads: bool = False
+) -> JsonObject:
+    """Put `ng_model_call_capture` on `record`, join its observations to the calls, in place, and return it (C18).
+
+    Without a directory, or when the record has no rollout id, nothing changes.
+    """
+    _attach_and_join(record, record, capture_dirs, include_payloads=include_payloads)
+    return record
+
+
+def _attach_and_join(
+    row: Mapping[str, Any], result: JsonObject, capture_dirs: Sequence[Path], *, include_payloads: bool
+) -> AgentObservationBundle | None:
+    """Attach the capture and join the bundle to it; returns the joined bundle, or None when nothing was joined."""
+    if not capture_dirs:
+        return None
+    try:
+        attached = attach_model_call_capture(
+            result, row=row, capture_dirs=capture_dirs, include_payloads=include_payloads
+        )
+    except ValueError:  # a row whose id cannot be a capture key was never captured
+        return None
+    observations = result.get(keys.AGENT_OBSERVATIONS)
+    if attached is None or observations is None:
+        return None
+    capture = result[keys.MODEL_CALL_CAPTURE]
+    try:
+        bundle = read(AgentObservationBundle, observations)
+        if bundle.source == CLAUDE_CODE:  # compares bodies, so it needs them also where the record does not
+            bundle = attach_summary_calls(bundle, [call.model_dump() for call in attached.calls])
+        joined = join_bundle(bundle, capture["calls"])
+    except PROJECTION_ERRORS:
+        add_gap(capture, ObservationGap(code=OBSERVATION_JOIN_FAILED))
+        return None
+    result[keys.AGENT_OBSERVATIONS] = dump(joined)
+    return joined
+
+
+def _identity_of(row: Mapping[str, Any]) -> TrajectoryIdentity:
+    try:
+        return trajectory_identity_of(row)
+    except (ValueError, TypeError):  # an id that cannot be a capture key still names a trajectory
+        bare = {key: value for key, value in row.items() if key not in (keys.ROLLOUT_ID, keys.ATTEMPT_INDEX)}
+        return trajectory_identity_of(bare)
