@@ -1,0 +1,287 @@
+"""What every stream accumulator shares: bytes to events, the end of the stream, in-stream errors, problems.
+
+An accumulator is fed the body as it passes and holds the reassembled object so far plus one pending event, never the
+stream. It is pure: no I/O, no clock. Nothing that a stream contains makes it raise (rule 11): an event that cannot be
+handled is skipped and named among the problems.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar, Literal, TypeAlias
+
+import orjson
+
+from nemo_gym.dialects.decoding import ContentDecoder, content_decoder
+from nemo_gym.dialects.errors import UPSTREAM_ERROR, error_category_for_error
+from nemo_gym.dialects.merge import Assembly, repair_surrogates
+from nemo_gym.dialects.names import Dialect
+from nemo_gym.dialects.sse import SENTINEL, SseEvent, SseParser
+from nemo_gym.dialects.tool_calls import has_unparsable_arguments
+from nemo_gym.records.codec import JsonObject, JsonValue
+
+Terminal: TypeAlias = Literal["complete", "clean_eof", "incomplete", "error"]
+
+EVENT_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What code may raise on a shape nobody thought of; memory and interpreter errors are not among them."""
+
+IDLE_KINDS = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
+
+
+class StreamAccumulator:
+    """Reassembles one streamed answer; subclasses know one dialect each.
+
+    Attributes, all valid at any time: `terminal` (how the stream ended, None while or if it did not),
+    `terminal_category` (the error category that the stream's own end gives, or None), `stream_error` (the in-stream
+    error object), `terminal_seen`, `first_event_seen`, `first_content_seen` (a delta that carries content),
+    `unknown_events` (events and deltas of unknown kind), `terminal_offset`.
+    """
+
+    dialect: ClassVar[Dialect]
+
+    def __init__(self, *, content_encoding: str | None = None) -> None:
+        self.terminal: Terminal | None = None
+        self.terminal_category: str | None = None
+        self.stream_error: JsonObject | None = None
+        self.terminal_seen = False
+        self.first_event_seen = False
+        self.first_content_seen = False
+        self.unknown_events = 0
+        self.terminal_offset: int | None = None
+        """Offset, in the chunk just fed, of the first byte of the block that ended the answer: 0 when that block
+        began in an earlier chunk and for encoded streams, None when the chunk ended nothing."""
+
+        self._assembly = Assembly()
+        self._decoder = content_decoder(content_encoding)
+        self._parser = SseParser()
+        self._problem_counts: dict[str, int] = {}
+        self._ended_here = False
+        self._finished = False
+        self._cut = False
+        self._strings_need_repair = False
+        self._response: JsonObject | None = None
+        self._note_decoder()
+
+    # What a caller uses
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body as they were sent."""
+        self.terminal_offset = None
+        if self._finished:
+            return
+        if self._decoder is not None:
+            self._feed_encoded(self._decoder, bytes(chunk))
+            return
+        for event in self._parser.feed(chunk if type(chunk) is bytes else bytes(chunk)):
+            self._take(event)
+            if self._ended_here:
+                self._ended_here = False
+                if self.terminal_offset is None:
+                    self.terminal_offset = event.start
+        if self.terminal_offset is None and self._parser.sentinel_is_pending():
+            # The client can read the end of the answer in these bytes, although the line may still change.
+            self.terminal_offset = self._parser.open_block_offset
+
+    def finish(self) -> None:
+        """Take the end of the body: a pending event counts, and the end is judged. Further calls do nothing."""
+        if self._finished:
+            return
+        self._cut = True
+        for event in self._parser.finish():
+            self._take(event)
+        self._ended_here = False
+        self._finished = True
+        if self.terminal is None and self._ended_cleanly():
+            self.terminal = "clean_eof"
+        self._response = self._assemble()
+        if has_unparsable_arguments(self._response, self.dialect):
+            self._note("args_unparsable")
+
+    @property
+    def response(self) -> JsonObject | None:
+        """The object so far, or None when nothing made one.
+
+        Read it after `finish`; before that each read costs the size of the object, and what it returns may still
+        change with the next chunk.
+        """
+        return self._response if self._finished else self._assemble()
+
+    @property
+    def problems(self) -> list[str]:
+        """Names of what was not as it should be, each once, in order of first appearance."""
+        return list(self._problem_counts)
+
+    @property
+    def problem_counts(self) -> dict[str, int]:
+        """The same names with how often each was met."""
+        return dict(self._problem_counts)
+
+    @property
+    def error_category(self) -> str | None:
+        """The category of a finished stream under a status that gives none: what its end says, or None when good."""
+        if self.terminal is None:
+            decoded = self._decoder is None or self._decoder.problem() is None
+            return "stream_truncated" if decoded else "capture_parse_error"
+        if self.terminal_category is None and self.response is None:
+            return "capture_parse_error"
+        return self.terminal_category
+
+    # What a dialect provides
+
+    def _on_event(self, kind: str | None, event: JsonObject) -> None:
+        raise NotImplementedError
+
+    def _on_done(self) -> None:
+        """`[DONE]` came."""
+
+    def _ended_cleanly(self) -> bool:
+        """Return whether the answer is whole although its terminal event never came."""
+        return False
+
+    def _build(self) -> JsonObject | None:
+        raise NotImplementedError
+
+    # What a dialect calls
+
+    def _end(self, terminal: Terminal, category: str | None = None) -> None:
+        self.terminal, self.terminal_category = terminal, category
+        self.terminal_seen = self._ended_here = True
+
+    def _fail(self, error: JsonObject | None) -> None:
+        """End in an error; the first error object is kept, and a specific category outlives a general one."""
+        category = error_category_for_error(error)
+        if category == UPSTREAM_ERROR and self.terminal == "error" and self.terminal_category is not None:
+            category = self.terminal_category
+        if self.stream_error is None:
+            self.stream_error = error
+        self._end("error", category)
+
+    def _note(self, problem: str) -> None:
+        self._problem_counts[problem] = self._problem_counts.get(problem, 0) + 1
+
+    def _unknown(self, kind: str | None) -> None:
+        if kind not in IDLE_KINDS:
+            self.unknown_events += 1
+            self._note("unknown_event")
+
+    # Events
+
+    def _feed_encoded(self, decoder: ContentDecoder, chunk: bytes) -> None:
+        for piece in decoder.feed(chunk):
+            for event in self._parser.feed(piece):
+                self._take(event)
+        if self._ended_here or self._parser.sentinel_is_pending():
+            self._ended_here, self.terminal_offset = False, 0
+        self._note_decoder()
+
+    def _note_decoder(self) -> None:
+        problem = None if self._decoder is None else self._decoder.problem()
+        if problem is not None and problem not in self._problem_counts:
+            self._note(problem)
+
+    def _take(self, event: SseEvent) -> None:
+        try:
+            self._handle(event)
+        except EVENT_FAULTS:
+            self._note("event_failed")
+
+    def _handle(self, event: SseEvent) -> None:
+        name, data, error, _ = event
+        if error is not None:
+            self.first_event_seen = True
+            self._fail(_error_of(self._parse(error)) or {"message": error.decode("utf-8", "replace")})
+        if data == SENTINEL:
+            self.first_event_seen = True
+            self._on_done()
+            return
+        parsed: JsonObject | None
+        if len(data) < 16 and not data.strip():
+            if name is None:
+                return  # `data:` alone is a heartbeat
+            parsed = {}
+        else:
+            parsed = self._parse(data)
+        self.first_event_seen = True
+        if parsed is None:
+            if name == b"error":
+                self._fail({"message": data.decode("utf-8", "replace")})
+            return
+        kind = parsed.get("type")
+        if type(kind) is not str:
+            kind = None if name is None else name.decode("utf-8", "replace").strip()
+        if kind == "error" or name == b"error" or parsed.get("object") == "error":
+            self._fail(_error_of(parsed))
+            if not parsed.get("choices"):
+                return
+        self._on_event(kind, parsed)
+
+    def _parse(self, data: bytes) -> JsonObject | None:
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            try:
+                value = self._parse_leniently(data)
+            except (ValueError, RecursionError):
+                self._note("event_cut" if self._cut else "event_not_json")
+                return None
+        if type(value) is dict:
+            return value
+        self._note("event_not_object")
+        return None
+
+    def _parse_leniently(self, data: bytes) -> JsonValue:
+        """Parse what strict JSON refuses and clients accept, naming each leniency; raises when it is not JSON."""
+        self._strings_need_repair = True
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            text = data.decode("utf-8", "replace")
+            self._note("invalid_utf8")
+        constants: list[str] = []
+        try:
+            value = json.loads(text, parse_constant=constants.append)
+        except ValueError:
+            value = json.loads(text, parse_constant=constants.append, strict=False)
+            self._note("control_character")
+        if constants:
+            self._note("non_finite_number")
+        return value
+
+    def _assemble(self) -> JsonObject | None:
+        try:
+            self._assembly.settle()
+            response = self._build()
+            self._assembly.settle()
+        except EVENT_FAULTS:
+            self._note("reassembly_failed")
+            return None
+        if response is None or not (self._finished and self._strings_need_repair):
+            return response  # before the end a half may still meet its other half
+        repaired, lone = repair_surrogates(response)
+        if lone:
+            self._note("lone_surrogate")
+        return repaired if isinstance(repaired, dict) else None
+
+
+def _error_of(event: JsonObject | None) -> JsonObject | None:
+    """Return the error object of an event: what is under `error`, else the event itself."""
+    if not event:
+        return event
+    inner = event.get("error")
+    if isinstance(inner, dict):
+        return inner
+    if inner:
+        return {"message": inner if isinstance(inner, str) else json.dumps(inner)}
+    return event
+
+
+def error_object_of(body: object) -> JsonObject | None:
+    """Return the error object that a body or an event carries at its top, in any dialect's shape; None when none.
+
+    `{"error": {...}}`, `{"error": "text"}`, `{"type": "error", ...}` and `{"object": "error", ...}` are understood.
+    """
+    if not isinstance(body, dict):
+        return None
+    if body.get("error") or body.get("type") == "error" or body.get("object") == "error":
+        return _error_of(body)
+    return None
