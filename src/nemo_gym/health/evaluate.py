@@ -1,0 +1,158 @@
+"""From the bytes of one line to everything that health keeps of it. Pure; never raises for any bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Container
+
+import msgspec
+
+from nemo_gym.health import registry
+from nemo_gym.health.checks import ROLLOUT_CHECKS, Found, ended_on_failed_call
+from nemo_gym.health.facts import RolloutFacts, successful
+from nemo_gym.health.lines import Line, Problem, RecordFacts, read_line
+from nemo_gym.records.evidence import TrajectoryModelCall
+
+CHECK_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a check that has a defect, or meets a value nobody thought of, can raise."""
+
+_RECORD_CHECKS = (registry.CHECK_EXECUTION_ERROR, registry.RECORD_UNREADABLE, registry.DUPLICATE_IDENTITY)
+_NEEDS_A_RECORD = (registry.CHECK_EXECUTION_ERROR, registry.DUPLICATE_IDENTITY, *ROLLOUT_CHECKS)
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """One line, evaluated; None among the identity values means that the line does not say.
+
+    `line` and `ordinal` count inside the range that was read, from 0; `readable` is False for a line that is no
+    record.
+    """
+
+    line: int = 0
+    ordinal: int = 0
+    readable: bool = True
+    task_index: int | str | None = None
+    rollout_index: int | str | None = None
+    stage_index: int | str | None = None
+    rollout_id: str | None = None
+    trajectory_rollout_id: str | None = None
+    run_id: str | None = None
+    findings: list[Found] = []
+    unobserved: list[str] = []
+    capture_observed: bool = False
+    policy_calls_observed: bool = False
+    model_calls: int = 0
+    successful_model_calls: int = 0
+    errors_by_status: dict[str, int] = {}
+    ended_on_error: bool = False
+    duplicated_calls: int = 0
+    transcript_prompt_tokens: int | None = None
+    transcript_completion_tokens: int | None = None
+    capture_prompt_tokens: int | None = None
+    capture_completion_tokens: int | None = None
+
+
+def evaluate_line(line: Line | None, ignored: Container[str] = ()) -> Outcome:
+    """Return the outcome of one line; None stands for a line too long to read.
+
+    A line nested near the interpreter's limit is evaluated on a fresh stack, so that the outcome does not depend on how
+    deep the caller stands.
+    """
+    if line is None:
+        return _unreadable(Problem(reason="longer than a record can be", error="OverflowError"), ignored)
+    try:
+        return _evaluate(line, ignored)
+    except RecursionError:
+        outcomes: list[Outcome] = []
+        thread = threading.Thread(target=lambda: outcomes.append(_evaluate_deep(line, ignored)), name="health-deep")
+        thread.start()
+        thread.join()
+        return outcomes[0]
+
+
+def _evaluate_deep(line: Line, ignored: Container[str]) -> Outcome:
+    try:
+        return _evaluate(line, ignored)
+    except RecursionError as error:
+        return _unreadable(Problem(reason="nested too deeply", error=type(error).__name__), ignored)
+
+
+def _evaluate(line: Line, ignored: Container[str]) -> Outcome:
+    record = read_line(line)
+    return _unreadable(record, ignored) if isinstance(record, Problem) else evaluate_record(record, ignored)
+
+
+def _unreadable(problem: Problem, ignored: Container[str]) -> Outcome:
+    detail = {"reason": problem.reason, "error": problem.error}
+    findings = [] if registry.RECORD_UNREADABLE in ignored else [Found(registry.RECORD_UNREADABLE, None, detail)]
+    unobserved = [check for check in _NEEDS_A_RECORD if check not in ignored]
+    return Outcome(readable=False, findings=findings, unobserved=unobserved)
+
+
+def evaluate_record(record: RecordFacts, ignored: Container[str] = ()) -> Outcome:
+    """Run every check that is not ignored over one readable record."""
+    facts = RolloutFacts(record)
+    outcome = Outcome(
+        task_index=record.task_index,
+        rollout_index=record.rollout_index,
+        stage_index=record.stage_index,
+        rollout_id=record.rollout_id,
+        trajectory_rollout_id=None if record.trajectory is None else record.trajectory.rollout_id,
+        run_id=record.run_id,
+    )
+    if registry.RECORD_UNREADABLE not in ignored:
+        outcome.findings += [
+            Found(registry.RECORD_UNREADABLE, None, {"reason": problem.reason, "error": problem.error})
+            for problem in record.problems
+        ]
+    for check, function in ROLLOUT_CHECKS.items():
+        if check in ignored:
+            continue
+        try:
+            found = function(facts)
+        except CHECK_ERRORS as error:
+            found = None
+            if registry.CHECK_EXECUTION_ERROR not in ignored:
+                detail = {"reason": "the check raised", "failed_check": check, "error": type(error).__name__}
+                outcome.findings.insert(0, Found(registry.CHECK_EXECUTION_ERROR, None, detail))
+        if found is None:
+            outcome.unobserved.append(check)
+        else:
+            outcome.findings += found
+    _count(outcome, facts)
+    return outcome
+
+
+def _count(outcome: Outcome, facts: RolloutFacts) -> None:
+    """Fill in what the summary and the task checks add up."""
+    calls = facts.calls
+    outcome.capture_observed = facts.calls_observed
+    outcome.policy_calls_observed = facts.scope_complete and facts.turn_view.complete
+    outcome.model_calls = len(calls)
+    outcome.transcript_prompt_tokens, outcome.transcript_completion_tokens = facts.usage_counts
+    if not calls:
+        return
+    outcome.successful_model_calls = sum(successful(calls[position]) for position in facts.turn_view.matched)
+    if True in facts.failures:
+        failed = [call for call, failure in zip(calls, facts.failures, strict=True) if failure]
+        statuses = [call.response_metadata.status_code for call in failed]
+        counts = Counter("unknown" if status is None else str(status) for status in statuses)
+        outcome.errors_by_status = dict(sorted(counts.items()))
+        outcome.ended_on_error = bool(ended_on_failed_call(facts))
+    outcome.capture_prompt_tokens = _sum([call.token_stats.prompt_tokens for call in calls])
+    outcome.capture_completion_tokens = _sum([call.token_stats.completion_tokens for call in calls])
+    names = [_replay_identity(call) for call in calls]
+    known = [name for name in names if name is not None]
+    outcome.duplicated_calls = len(known) - len(set(known))
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _replay_identity(call: TrajectoryModelCall) -> object:
+    if call.model_call_id:
+        return call.model_call_id
+    response_id, server = call.response_metadata.response_id, call.response_metadata.model_ref
+    return None if not response_id or server is None else (server.type, server.name, response_id)

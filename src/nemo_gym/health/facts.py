@@ -1,0 +1,181 @@
+"""What the checks may know about one record, derived from its trajectory by the rules of A6-A8.
+
+A fact is None, or False, when the evidence for it is missing; `gaps` decide what was observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nemo_gym.health.lines import RecordFacts
+from nemo_gym.health.payloads import is_absent, value_of
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.evidence import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
+from nemo_gym.records.matching import CallIdentity, CallIndex
+
+PROJECTION_FAILED = "trajectory_projection_failed"
+TURNS_UNAVAILABLE = "turns_unavailable"
+SCOPE_INCOMPLETE = "turn_model_call_scope_incomplete"
+CALLS_UNKNOWN = frozenset(
+    {
+        "model_calls_unavailable",
+        "model_call_capture_incomplete",
+        "model_call_capture_records_unreadable",
+        "model_call_capture_unreadable",
+    }
+)
+FAILED_STATUSES = frozenset({"failed", "error", "cancelled"})
+FINISHED_STATUSES = frozenset({"completed", "incomplete"})
+CONTEXT_REFUSED = "context_length_exceeded"
+
+
+class Bindings:
+    """References matched to calls: each distinct reference once, each matched call once.
+
+    `matched` are positions in trajectory order; `missing` and `ambiguous` keep the order of the references, the latter
+    with the number of calls that fit.
+    """
+
+    __slots__ = ("ambiguous", "complete", "matched", "missing", "references")
+
+    def __init__(self, references: Iterable[ModelCallRef], index: CallIndex) -> None:
+        self.references = list(references)
+        self.missing: list[ModelCallRef] = []
+        self.ambiguous: list[tuple[ModelCallRef, int]] = []
+        matched: set[int] = set()
+        for reference in self.references:
+            found = index.match(_identity_of_reference(reference))
+            if len(found) == 1:
+                matched.add(found[0])
+            elif found:
+                self.ambiguous.append((reference, len(found)))
+            else:
+                self.missing.append(reference)
+        self.matched = sorted(matched)
+        self.complete = bool(self.references) and not self.missing and not self.ambiguous
+
+
+class RolloutFacts:
+    """The derived facts of one readable record.
+
+    `failures` says of each call whether it failed. `turn_view` binds the references of turns, `owned_view` those of
+    turns and invocations; `owned_calls` are the calls of the latter with their positions, in trajectory order.
+    `usage_counts` are the prompt and completion tokens that the agent reported for its whole response.
+    """
+
+    __slots__ = (
+        "calls",
+        "calls_observed",
+        "failures",
+        "owned_calls",
+        "owned_view",
+        "scope_complete",
+        "trajectory",
+        "turn_view",
+        "turns_observed",
+        "usage_counts",
+    )
+
+    def __init__(self, record: RecordFacts) -> None:
+        usage = record.usage or {}
+        self.usage_counts: tuple[int | None, int | None] = (
+            _count(usage, "input_tokens", "prompt_tokens"),
+            _count(usage, "output_tokens", "completion_tokens"),
+        )
+        trajectory = record.trajectory
+        gaps = set() if trajectory is None else {gap.code for gap in trajectory.gaps}
+        self.trajectory: TrajectoryRecord | None = None if PROJECTION_FAILED in gaps else trajectory
+        observed = self.trajectory is not None
+        self.turns_observed = observed and TURNS_UNAVAILABLE not in gaps
+        self.calls_observed = observed and gaps.isdisjoint(CALLS_UNKNOWN)
+        self.scope_complete = observed and SCOPE_INCOMPLETE not in gaps
+        self.calls: list[TrajectoryModelCall] = [] if self.trajectory is None else self.trajectory.model_calls
+        self.failures = [failed(call) for call in self.calls]
+        self.turn_view, self.owned_view = self._views()
+        self.owned_calls = [(position, self.calls[position]) for position in self.owned_view.matched]
+
+    def _views(self) -> tuple[Bindings, Bindings]:
+        index = CallIndex(map(_identity_of_call, self.calls))
+        turns = () if self.trajectory is None else self.trajectory.turns
+        references = dict.fromkeys([ref for turn in turns for ref in turn.model_calls])
+        turn_view = Bindings(references, index)
+        invocations = () if self.trajectory is None else self.trajectory.invocations
+        references |= dict.fromkeys([ref for item in invocations for ref in item.model_calls])
+        if len(references) == len(turn_view.references):
+            return turn_view, turn_view
+        return turn_view, Bindings(references, index)
+
+
+def call_id(call: TrajectoryModelCall, position: int) -> str:
+    """Return what a locator calls a call: its id, else its response's id, else its position."""
+    return call.model_call_id or call.response_metadata.response_id or str(position)
+
+
+def failed(call: TrajectoryModelCall) -> bool:
+    """Return whether a call ended in an error of any kind."""
+    facts = call.response_metadata
+    return (
+        (facts.status_code is not None and facts.status_code >= 400)
+        or bool(facts.error_category)
+        or facts.response_status in FAILED_STATUSES
+    )
+
+
+def successful(call: TrajectoryModelCall) -> bool:
+    """Return whether a call did not fail and its status, when known, is 200 to 399."""
+    status = call.response_metadata.status_code
+    return (status is None or 200 <= status <= 399) and not failed(call)
+
+
+def failed_attempt(call: TrajectoryModelCall) -> bool:
+    """Return whether a call failed without a finished response: neither a completed body nor any usage (A22)."""
+    if not failed(call):
+        return False
+    facts, counts = call.response_metadata, call.token_stats
+    if facts.response_status in FINISHED_STATUSES:
+        return False
+    if counts.prompt_tokens is not None or counts.completion_tokens is not None or counts.total_tokens is not None:
+        return False
+    if is_absent(call.response):
+        return True
+    body = value_of(call.response)
+    return not (isinstance(body, dict) and (body.get("status") in FINISHED_STATUSES or bool(body.get("usage"))))
+
+
+def context_refused(call: TrajectoryModelCall) -> bool:
+    """Return whether the upstream refused the prompt as too long."""
+    facts = call.response_metadata
+    return (
+        facts.upstream_attempted is True
+        and facts.upstream_status_code == 400
+        and CONTEXT_REFUSED in (facts.local_response_reason, facts.error_category)
+    )
+
+
+def tokens_unowed(call: TrajectoryModelCall) -> bool:
+    """Return whether nobody can expect token counts of a call."""
+    return failed_attempt(call) or context_refused(call)
+
+
+def _identity_of_call(call: TrajectoryModelCall) -> CallIdentity:
+    facts = call.response_metadata
+    server = facts.model_ref
+    return CallIdentity(
+        call.model_call_id or None,
+        None if server is None else (server.type, server.name),
+        facts.response_id or None,
+    )
+
+
+def _identity_of_reference(ref: ModelCallRef) -> CallIdentity:
+    server = ref.model_ref
+    server_key = None if server is None else (server.type, server.name)
+    return CallIdentity(ref.model_call_id or None, server_key, ref.response_id or None)
+
+
+def _count(usage: JsonObject, *names: str) -> int | None:
+    for name in names:
+        value = usage.get(name)
+        if value is not None:
+            return value if type(value) is int else None
+    return None

@@ -1,0 +1,87 @@
+"""What a health result looks like to people and to other programs, and whether it fails a build. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+from xml.sax.saxutils import escape, quoteattr
+
+from nemo_gym.health.types import HealthCheckResult, RolloutDigest, Verdict
+from nemo_gym.records import codec
+
+FailOn: TypeAlias = Literal["unhealthy", "unobserved"]
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def format_health_report(result: HealthCheckResult) -> str:
+    """Return two lines: the counts, with the ignored checks if any, and the path of the summary."""
+    run = result.summary["run"]
+    verdicts = run["verdicts"]
+    line = (
+        f"Rollout health: {run['artifacts']['records']} checked, {verdicts['healthy']} healthy, "
+        f"{verdicts['unhealthy']} unhealthy, {verdicts['unobserved']} unobserved"
+    )
+    if run["ignored_checks"]:
+        line += f" (ignored: {', '.join(run['ignored_checks'])})"
+    return f"{line}\n{result.summary_path}"
+
+
+def should_fail(result: HealthCheckResult, fail_on: FailOn | None) -> bool:
+    """Return whether a build that asked for `fail_on` fails.
+
+    "unhealthy": a record is unhealthy; "unobserved": a record is anything but healthy; None: never. No record at all
+    fails nothing.
+    """
+    verdicts = result.summary["run"]["verdicts"]
+    if fail_on is None:
+        return False
+    return bool(verdicts["unhealthy"] or (fail_on == "unobserved" and verdicts["unobserved"]))
+
+
+def junit_report(result: HealthCheckResult) -> str:
+    """Return the result as JUnit XML: a case per record and per task; unobserved ones count as skipped."""
+    cases = [_record_case(digest) for digest in result.rollouts]
+    tasks = result.summary["tasks"]
+    task_cases = [_task_case(name, task["flags"]) for name, task in tasks.items()]
+    flagged = sum(bool(task["flags"]) for task in tasks.values())
+    counts = result.summary["run"]["verdicts"]
+    suites = [
+        _suite("rollouts", cases, failures=counts["unhealthy"], skipped=counts["unobserved"]),
+        _suite("tasks", task_cases, failures=flagged, skipped=0),
+    ]
+    return '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n' + "".join(suites) + "</testsuites>\n"
+
+
+def _suite(name: str, cases: list[str], *, failures: int, skipped: int) -> str:
+    head = f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}" errors="0" skipped="{skipped}">\n'
+    return head + "".join(cases) + "  </testsuite>\n"
+
+
+def _record_case(digest: RolloutDigest) -> str:
+    head = f"    <testcase classname={_attribute(f'task {digest.task_index}')} name={_attribute(digest.rollout_id)}"
+    if digest.verdict is Verdict.UNHEALTHY:
+        checks = ", ".join(dict.fromkeys(finding.check for finding in digest.findings))
+        lines = "\n".join(codec.encode(finding.as_row()).decode() for finding in digest.findings)
+        return (
+            f"{head}>\n      <failure message={_attribute(checks)}>{escape(_clean(lines))}</failure>\n    </testcase>\n"
+        )
+    if digest.verdict is Verdict.UNOBSERVED:
+        message = f"unobserved: {', '.join(digest.unobserved)}"
+        return f"{head}>\n      <skipped message={_attribute(message)}/>\n    </testcase>\n"
+    return f"{head}/>\n"
+
+
+def _task_case(name: str, flags: list[str]) -> str:
+    head = f'    <testcase classname="tasks" name={_attribute(name)}'
+    if not flags:
+        return f"{head}/>\n"
+    return f"{head}>\n      <failure message={_attribute(', '.join(flags))}/>\n    </testcase>\n"
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_clean(text))
+
+
+def _clean(text: str) -> str:
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

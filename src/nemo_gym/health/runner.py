@@ -1,0 +1,208 @@
+"""Checks the records of whole files, in bounded memory and in several processes, and writes the two reports (A17, A26).
+
+What is held is one line at a time and one digest per record. Reports depend on the input alone: not on the number of
+workers, the order in which they end, or the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import nemo_gym
+from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
+from nemo_gym.health import reduce
+from nemo_gym.health.evaluate import Outcome
+from nemo_gym.health.reading import FileRange, split
+from nemo_gym.health.registry import normalize_ignored_checks
+from nemo_gym.health.types import HealthCheckResult, RolloutDigest
+from nemo_gym.health.worker import RangeEnd, Work, decode_result, encode_work, evaluate_range
+from nemo_gym.records import codec
+from nemo_gym.store.atomic import staged
+from nemo_gym.store.run_files import find_rollouts_files
+
+SUMMARY_NAME = "quality_summary.json"
+VERDICTS_NAME = "rollout_verdicts.jsonl"
+MAX_WORKERS = 8
+MIN_BYTES_PER_WORKER = 48 << 20
+"""Below this, starting a process costs more than it saves."""
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerFailedError(OSError):
+    """A worker process died, or wrote something else than results."""
+
+
+def run_health_checks(
+    rollout_paths: str | Path | Sequence[str | Path],
+    *,
+    output_dir: str | Path | None = None,
+    workers: int | None = None,
+    ignored_checks: Sequence[str] | str | None = (),
+    min_bytes_per_worker: int = MIN_BYTES_PER_WORKER,
+) -> HealthCheckResult:
+    """Check every record of the given rollouts files and write both reports, atomically, into `output_dir`.
+
+    Default folder: that of the first file. At most `workers` processes (default: the CPUs, at most 8), fewer when the
+    files are small; when processes cannot be used, warns with RuntimeWarning and goes on in this one. Raises ValueError
+    (no path, `workers` < 1, unknown check id) and FileNotFoundError. A line that cannot be read is a finding.
+    """
+    given = [rollout_paths] if isinstance(rollout_paths, (str, Path)) else rollout_paths
+    paths = list(dict.fromkeys(Path(path) for path in given))
+    if not paths:
+        raise ConfigError("no rollouts file was given to check")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"`workers` must be at least 1, not `{workers}`")
+    ignored = normalize_ignored_checks(ignored_checks)
+    for path in paths:
+        if not path.is_file():
+            raise ConfigFileNotFoundError(f"there is no rollouts file `{path}`")
+    folder = paths[0].parent if output_dir is None else Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    digests = _digests(paths, ignored, workers or default_workers(), min_bytes_per_worker)
+    digests = reduce.ordered(reduce.flag_duplicates(digests, ignored))
+    result = HealthCheckResult(
+        summary=reduce.summary_of(digests, ignored),
+        rollouts=digests,
+        summary_path=folder / SUMMARY_NAME,
+        verdicts_path=folder / VERDICTS_NAME,
+    )
+    _write_reports(result, several_files=len(paths) > 1)
+    return result
+
+
+def health_check_run_dir(
+    run_dir: str | Path,
+    *,
+    rollout_file: str | Path | None = None,
+    workers: int | None = None,
+    ignored_checks: Sequence[str] | str | None = (),
+    output_dir: str | Path | None = None,
+) -> HealthCheckResult:
+    """Check a run's folder: `rollout_file` (relative to it), else its `rollouts.jsonl`, else every shard in it.
+
+    Reports go into the folder. Raises FileNotFoundError when it holds no rollouts file.
+    """
+    folder = Path(run_dir)
+    if rollout_file is not None:
+        paths = [folder / rollout_file]
+    elif (folder / "rollouts.jsonl").is_file():
+        paths = [folder / "rollouts.jsonl"]
+    elif folder.is_file():
+        paths, folder = [folder], folder.parent
+    else:
+        paths = find_rollouts_files(folder)
+    if not paths:
+        raise ConfigFileNotFoundError(f"`{folder}` holds neither `rollouts.jsonl` nor a shard `rollouts-<label>.jsonl`")
+    return run_health_checks(paths, output_dir=output_dir or folder, workers=workers, ignored_checks=ignored_checks)
+
+
+def default_workers() -> int:
+    """Return the number of CPUs this process may use, at most 8."""
+    return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+
+def _digests(paths: list[Path], ignored: tuple[str, ...], workers: int, min_bytes: int) -> list[RolloutDigest]:
+    sizes = [(path, path.stat().st_size) for path in paths]
+    count = min(workers, max(1, sum(size for _, size in sizes) // max(1, min_bytes)))
+    parts = split(sizes, count)
+    if len(parts) > 1:
+        try:
+            return _assemble(parts, _run_workers(parts, ignored), paths, ignored)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            warnings.warn(f"health checks go on in one process: {error}", RuntimeWarning, stacklevel=4)
+    return _assemble(parts, _run_here(parts, ignored), paths, ignored)
+
+
+def _assemble(
+    parts: list[list[FileRange]],
+    results: Iterable[Outcome | RangeEnd],
+    paths: list[Path],
+    ignored: Container[str],
+) -> list[RolloutDigest]:
+    """Turn the results of ranges, in order, into digests whose lines and ordinals count over files and inputs."""
+    names = _report_names(paths)
+    numbers = {path: number for number, path in reversed(list(enumerate(paths)))}
+    ranges = iter([part for ranges in parts for part in ranges])
+    digests: list[RolloutDigest] = []
+    part = next(ranges, None)
+    first_line, first_ordinal = 1, 0
+    for result in results:
+        if part is None:
+            raise WorkerFailedError("a worker gave more results than it had work")
+        if isinstance(result, RangeEnd):
+            before, part = part, next(ranges, None)
+            continues = part is not None and part.path == before.path and part.start > 0
+            first_line = first_line + result.lines if continues else 1
+            first_ordinal += result.records
+            continue
+        place = reduce.Place(
+            input_number=numbers[part.path],
+            source_file=names[part.path],
+            line=first_line + result.line,
+            ordinal=first_ordinal + result.ordinal,
+        )
+        digests.append(reduce.digest_of(result, place))
+    if part is not None:
+        raise WorkerFailedError("a worker gave fewer results than it had work")
+    return digests
+
+
+def _report_names(paths: list[Path]) -> dict[Path, str]:
+    """Return what reports call a file: its name, or its whole path when two inputs share a name."""
+    names = [path.name for path in dict.fromkeys(paths)]
+    return {path: path.name if names.count(path.name) == 1 else str(path) for path in paths}
+
+
+def _run_here(parts: list[list[FileRange]], ignored: Container[str]) -> Iterator[Outcome | RangeEnd]:
+    for ranges in parts:
+        for part in ranges:
+            yield from evaluate_range(part, ignored)
+
+
+def _run_workers(parts: list[list[FileRange]], ignored: tuple[str, ...]) -> Iterator[Outcome | RangeEnd]:
+    """Yield the results of one process per part, in the order of the parts; their output waits in unnamed files."""
+    environment = dict(os.environ)
+    root = str(Path(nemo_gym.__file__).parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+    with ExitStack() as stack:
+        running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        stack.callback(_stop, running)
+        for ranges in parts:
+            work: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+            work.write(encode_work(Work([FileRange(part.path.absolute(), *part[1:]) for part in ranges], [*ignored])))
+            work.seek(0)
+            output: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+            command = [sys.executable, "-c", "from nemo_gym.health.worker import main; main()"]
+            running.append((subprocess.Popen(command, stdin=work, stdout=output, env=environment), output))
+        for process, output in running:
+            if process.wait() != 0:
+                raise WorkerFailedError(f"a worker process ended with status {process.returncode}")
+            output.seek(0)
+            for line in output:
+                yield decode_result(line)
+
+
+def _stop(running: list[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
+    for process, _ in running:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _write_reports(result: HealthCheckResult, *, several_files: bool) -> None:
+    with staged(result.verdicts_path) as file:
+        for digest in result.rollouts:
+            file.write(codec.encode_line(reduce.row_of(digest, several_files=several_files)))
+    with staged(result.summary_path) as file:
+        file.write(codec.encode_pretty(result.summary))
+    _log.debug("wrote %s and %s", result.summary_path, result.verdicts_path)

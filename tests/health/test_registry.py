@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from health_records import record, write_lines
+
+from nemo_gym import reward_profile, rollout_health
+from nemo_gym.health import CHECK_REGISTRY, ROLLOUT_CHECKS, TASK_CHECKS, CheckInput, CheckScope
+
+
+def test_the_registry_has_the_fourteen_ids_in_evaluation_order() -> None:
+    assert list(CHECK_REGISTRY) == [
+        "check_execution_error",
+        "record_unreadable",
+        "rollout_duplicate_identity",
+        "rollout_missing_agent_turns",
+        "rollout_ended_on_failed_model_call",
+        "agent_turn_hollow",
+        "model_call_zero_completion_tokens",
+        "model_call_missing_token_counts",
+        "trajectory_capture_mismatch",
+        "model_call_failed",
+        "rollout_token_count_mismatch",
+        "model_call_runaway_generation",
+        "task_consistently_unhealthy",
+        "task_no_successful_model_calls",
+    ]
+    in_order = [check for check in CHECK_REGISTRY if check in ROLLOUT_CHECKS]
+    assert list(ROLLOUT_CHECKS) == in_order
+    assert {check for check, spec in CHECK_REGISTRY.items() if spec.evaluation_scope is CheckScope.TASK} == set(
+        TASK_CHECKS
+    )
+
+
+def test_specs_are_frozen_and_say_what_they_read() -> None:
+    spec = CHECK_REGISTRY["agent_turn_hollow"]
+    assert spec.reads == frozenset({CheckInput.AGENT_TURNS})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.id = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        CHECK_REGISTRY["new"] = spec  # type: ignore[index]
+
+
+@pytest.mark.parametrize("door", [rollout_health, reward_profile], ids=lambda door: door.__name__)
+def test_the_doors_export_what_they_list(door: object) -> None:
+    names = door.__all__  # type: ignore[attr-defined]
+    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert all(hasattr(door, name) for name in names)
+
+
+def test_the_door_writes_the_report_or_the_summary_to_stdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "rollouts.jsonl", record())
+    rollout_health.health_check_run_dir(tmp_path)
+    assert capsys.readouterr().out.startswith("Rollout health: 1 checked, 1 healthy")
+    result = rollout_health.health_check_run_dir(tmp_path, json_output=True)
+    out = capsys.readouterr().out
+    assert json.loads(out) == result.summary
+    assert out.count("\n") == 1
