@@ -14,6 +14,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 
 
 class ExampleSingleToolCallConfig(BaseResourcesServerConfig):
@@ -50,7 +51,8 @@ class ExampleSingleToolCallServer(SimpleResourcesServer):
 
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
         """Reward 1.0 when the tool was called and the final text says what it said, else 0.0."""
-        called = any(item.type == "function_call" and item.name == "get_weather" for item in body.response.output)
+        calls = [item for item in body.response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
+        called = any(call.name == "get_weather" for call in calls)
         return BaseVerifyResponse(
             **body.model_dump(), reward=float(called and "cold" in body.response.output_text.lower())
         )

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
-    BaseRunRequest,
     BaseSeedSessionRequest,
     BaseSeedSessionResponse,
     BaseVerifyRequest,
@@ -34,8 +33,8 @@ class LedgerConfig(BaseResourcesServerConfig):
     # The state that earned a reward is gone after the rollout, so a saved rollout cannot be scored again.
     REVERIFY_MODE = ReverifyMode.UNSUPPORTED
 
-    session_idle_seconds: float = Field(3600.0, gt=0, description="A session unused for this long is dropped.")
-    max_transfer: int = Field(1_000_000, gt=0, description="Largest amount one transfer may move, in cents.")
+    session_idle_seconds: float = Field(default=3600.0, gt=0, description="A session unused for this long is dropped.")
+    max_transfer: int = Field(default=1_000_000, gt=0, description="Largest amount one transfer may move, in cents.")
 
 
 class LedgerSeedRequest(BaseSeedSessionRequest):
@@ -44,7 +43,7 @@ class LedgerSeedRequest(BaseSeedSessionRequest):
     initial_balances: Balances
 
 
-class LedgerVerifyRequest(BaseRunRequest, BaseVerifyRequest):
+class LedgerVerifyRequest(BaseVerifyRequest):
     """The accounts a solved task ends with, in cents."""
 
     model_config = ConfigDict(extra="allow")
@@ -57,9 +56,9 @@ class LedgerVerifyResponse(BaseVerifyResponse):
 
     model_config = ConfigDict(extra="allow")
 
-    final_balances: Balances | None = Field(None, description="None when the session held no accounts.")
-    accounts_correct: int = Field(0, description="How many expected accounts have the expected balance.")
-    transfers_made: int = Field(0, description="How many transfers succeeded.")
+    final_balances: Balances | None = Field(default=None, description="None when the session held no accounts.")
+    accounts_correct: int = Field(default=0, description="How many expected accounts have the expected balance.")
+    transfers_made: int = Field(default=0, description="How many transfers succeeded.")
 
 
 class AccountRequest(BaseModel):

@@ -56,8 +56,10 @@ class ReasoningGymVerifyResponse(BaseVerifyResponse):
 
     model_config = ConfigDict(extra="allow")
 
-    extracted_answer: str | None = Field(None, description="None when the text held no answer of the format.")
-    score_error: str | None = Field(None, description="Why the family's scorer refused the answer; reward is then 0.")
+    extracted_answer: str | None = Field(default=None, description="None when the text held no answer of the format.")
+    score_error: str | None = Field(
+        default=None, description="Why the family's scorer refused the answer; reward is then 0."
+    )
 
 
 class ReasoningGymServer(SimpleResourcesServer):

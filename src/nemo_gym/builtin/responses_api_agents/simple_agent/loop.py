@@ -111,7 +111,8 @@ async def run_loop(
             loop.result.status = "incomplete"
             break
         for call in calls:
-            await loop.tool_turn(call)
+            if not await loop.tool_turn(call):
+                return loop.finish(begun)
         loop.close_turn()
         if max_steps and step >= max_steps:
             loop.result.status = "incomplete"
@@ -183,8 +184,11 @@ class _Loop:
             }
         return False
 
-    async def tool_turn(self, call: Item) -> None:
-        """Run one tool call and append its output."""
+    async def tool_turn(self, call: Item) -> bool:
+        """Run one tool call and append its output; return False when its server was not reached.
+
+        The model is not shown that: it is a fault of the run, and no answer to it would measure anything.
+        """
         name, call_id = str(call.get("name")), str(call.get("call_id"))
         started_at, begun = time.time(), time.monotonic()
         try:
@@ -192,7 +196,7 @@ class _Loop:
             if not isinstance(arguments, dict):
                 raise ValueError("arguments must be a JSON object")
         except ValueError as error:
-            reply = ToolReply(output=orjson.dumps({"error": f"invalid tool arguments: {error}"}).decode(), status=None)
+            reply = ToolReply(output=orjson.dumps({"error": f"invalid tool arguments: {error}"}).decode(), status=400)
             error_type: str | None = "invalid_arguments"
         else:
             reply = await self.call_tool(name, arguments)
@@ -210,6 +214,11 @@ class _Loop:
                 duration_ms=(time.monotonic() - begun) * 1000,
             )
         )
+        if reply.status is None:
+            self.result.status, self.result.error_type = "failed", "tool_unreachable"
+            self.result.error_message = f"tool `{name}`: {reply.output}"
+            self.close_turn()
+            return False
         self.produced = [
             *self.produced,
             {
@@ -220,6 +229,7 @@ class _Loop:
                 "status": "completed",
             },
         ]
+        return True
 
     def close_turn(self) -> None:
         """Write down the turn whose tools have finished."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 _COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 _DETAILS = (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens"))
@@ -40,5 +40,5 @@ class UsageSum:
         return {**self._counts, **{group: {key: self._details[group, key]} for group, key in _DETAILS}}
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

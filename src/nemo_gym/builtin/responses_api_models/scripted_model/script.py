@@ -39,10 +39,10 @@ class ScriptedCall(_Strict):
 class ScriptedError(_Strict):
     """An error answer: HTTP `status`, and `retry_after` in seconds as the Retry-After header."""
 
-    status: int = Field(500, ge=400, le=599)
+    status: int = Field(default=500, ge=400, le=599)
     message: str = "scripted error"
     code: str | None = None
-    retry_after: float | None = Field(None, ge=0)
+    retry_after: float | None = Field(default=None, ge=0)
 
 
 class ScriptedUsage(_Strict):
@@ -50,8 +50,8 @@ class ScriptedUsage(_Strict):
 
     input_tokens: int = Field(ge=0)
     output_tokens: int = Field(ge=0)
-    cached_tokens: int | None = Field(None, ge=0)
-    reasoning_tokens: int | None = Field(None, ge=0)
+    cached_tokens: int | None = Field(default=None, ge=0)
+    reasoning_tokens: int | None = Field(default=None, ge=0)
 
 
 class Outcome(_Strict):
@@ -66,11 +66,11 @@ class Outcome(_Strict):
     reasoning: str | None = None
     calls: list[ScriptedCall] = []
     usage: ScriptedUsage | None = ScriptedUsage(input_tokens=0, output_tokens=0)
-    finish: str | None = Field(None, pattern="^(length|content_filter)$")
+    finish: str | None = Field(default=None, pattern="^(length|content_filter)$")
     error: ScriptedError | None = None
-    delay_s: float = Field(0.0, ge=0)
-    event_delay_s: float = Field(0.0, ge=0)
-    cut_after_events: int | None = Field(None, ge=0)
+    delay_s: float = Field(default=0.0, ge=0)
+    event_delay_s: float = Field(default=0.0, ge=0)
+    cut_after_events: int | None = Field(default=None, ge=0)
 
     @property
     def counts_usage(self) -> bool:

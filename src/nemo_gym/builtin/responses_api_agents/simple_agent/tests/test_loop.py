@@ -164,3 +164,11 @@ async def test_a_call_without_any_id_is_a_gap_and_an_unknown_resolution_too() ->
     ]
     gaps = producer_trajectory(result, task_id="7", rollout_id="7-0", model_ref=MODEL_REF, resolved=1)["gaps"]
     assert [gap["code"] for gap in gaps] == ["resolution_unavailable"]
+
+
+async def test_a_tool_server_that_is_not_reached_ends_the_conversation_unseen_by_the_model() -> None:
+    scene = Scene(response(call()), tool=ToolReply(output="refused", status=None))
+    result = await scene.play()
+    assert (len(scene.asked), result.status, result.error_type) == (1, "failed", "tool_unreachable")
+    assert [item["type"] for item in result.response["output"]] == ["function_call"]
+    assert (result.tools[0].status, result.tools[0].error_type) == ("failed", "unreachable")

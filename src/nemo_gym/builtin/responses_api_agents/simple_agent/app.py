@@ -1,0 +1,205 @@
+"""The built-in agent: asks the model, runs the tools it calls, until it answers; and reports what happened."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
+from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
+from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_row, is_judged
+from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
+from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
+from nemo_gym.errors import ConfigError, RemoteError
+from nemo_gym.records import codec, keys
+from nemo_gym.records.identity import trajectory_identity_of
+from nemo_gym.rollout_correlation import rollout_context
+from nemo_gym.server_utils import get_response_json, raise_for_status
+
+logger = logging.getLogger(__name__)
+
+_UNANSWERED = (RemoteError, aiohttp.ClientError, TimeoutError)
+_MESSAGE_LENGTH = 2000
+
+
+class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
+    """Which model to ask and whose tools to run."""
+
+    model_server: ModelServerRef
+    resources_server: ResourcesServerRef | None = Field(
+        default=None, description="Needed for whole rollouts and for tools."
+    )
+    max_steps: int | None = Field(
+        default=None, ge=0, description="Bound of model calls per rollout; None and 0 mean none."
+    )
+    execute_tools: bool = Field(default=True, description="False ends the conversation at the first tool calls.")
+
+
+class _Session:
+    """The HTTP side of one conversation: where its calls go, and the cookies they carry."""
+
+    def __init__(self, agent: SimpleAgent, *, model_path: str, cookies: Mapping[str, str]) -> None:
+        self.agent, self.model_path = agent, model_path
+        self.model_cookies: dict[str, str] = {}
+        self.resources_cookies = dict(cookies)
+
+    async def call_model(self, params: dict[str, Any]) -> ModelReply:
+        """Ask the model once; what goes wrong is in the reply."""
+        config = self.agent.config
+        try:
+            answer = await self.agent.server_client.post(
+                server_name=config.model_server.name,
+                url_path=self.model_path,
+                json=params,
+                cookies=self.model_cookies,
+            )
+            content = await answer.read()
+        except _UNANSWERED as error:
+            return ModelReply(response=None, error=f"{type(error).__name__}: {error}")
+        self.model_cookies |= {name: morsel.value for name, morsel in answer.cookies.items()}
+        call_id = answer.headers.get(keys.MODEL_CALL_ID_HEADER)
+        if answer.status >= 400:
+            said = content.decode("utf-8", "replace")[:_MESSAGE_LENGTH]
+            return ModelReply(response=None, call_id=call_id, status=answer.status, error=said)
+        try:
+            response = codec.decode_object(content)
+        except ValueError as error:
+            return ModelReply(response=None, call_id=call_id, status=answer.status, error=f"no JSON object: {error}")
+        if not isinstance(response.get("output"), list):
+            return ModelReply(response=None, call_id=call_id, status=answer.status, error="no Response: no output list")
+        return ModelReply(response=response, call_id=call_id, status=answer.status)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+        """Run one tool; its body is what the model sees, whatever its status."""
+        resources = self.agent.config.resources_server
+        if resources is None:
+            raise ConfigError(f"agent `{self.agent.config.name}` has no `resources_server` to run the tool `{name}`")
+        try:
+            answer = await self.agent.server_client.post(
+                server_name=resources.name, url_path=f"/{name}", json=arguments, cookies=self.resources_cookies
+            )
+            content = await answer.read()
+        except _UNANSWERED as error:
+            return ToolReply(output=f"{type(error).__name__}: {error}", status=None)
+        self.resources_cookies |= {cookie: morsel.value for cookie, morsel in answer.cookies.items()}
+        return ToolReply(output=content.decode("utf-8", "replace"), status=answer.status)
+
+
+class SimpleAgent(SimpleResponsesAPIAgent):
+    """The tool loop over HTTP."""
+
+    config: SimpleAgentConfig
+
+    async def responses(self, request: Request) -> Response:  # type: ignore[override]  # JSON in, JSON out
+        """Act once: a Response with everything produced; a correlated call carries its evidence on private keys."""
+        params = codec.decode_object(await request.body())
+        session = _Session(
+            self, model_path=self.url_path_for_request("/v1/responses", request), cookies=request.cookies
+        )
+        result = await self._converse(params, session, record_turns=self.observability_enabled())
+        response = dict(result.response)
+        rollout_id = request.path_params.get("rollout_id")
+        if self.observability_enabled() and rollout_id is not None:
+            response[keys.PRIVATE_AGENT_OBSERVATIONS] = observation_bundle(result, model_ref=self._model_ref())
+            response[keys.PRIVATE_TRAJECTORY] = producer_trajectory(
+                result, task_id="", rollout_id=rollout_id, model_ref=self._model_ref()
+            )
+        answer = _json(response)
+        for cookie, value in {**session.resources_cookies, **session.model_cookies}.items():
+            answer.set_cookie(cookie, value)
+        return answer
+
+    async def run(self, request: Request) -> Response:  # type: ignore[override]
+        """Run a whole rollout: seed the session, converse, verify; its result with the evidence beside it."""
+        row = codec.decode_object(await request.body())
+        with rollout_context(self.rollout_id_from_run(row)):
+            return _json(await self._run(row, request.cookies))
+
+    async def _run(self, row: dict[str, Any], cookies: Mapping[str, str]) -> dict[str, Any]:
+        resources = self._resources_name()
+        seeded = await self.server_client.post(
+            server_name=resources, url_path="/seed_session", json=row, cookies=dict(cookies)
+        )
+        await raise_for_status(seeded)
+        await seeded.read()
+        session = _Session(
+            self,
+            model_path=self.url_path_for_run("/v1/responses", row),
+            cookies={**cookies, **{name: morsel.value for name, morsel in seeded.cookies.items()}},
+        )
+        result = await self._converse(
+            row.get(keys.RESPONSES_CREATE_PARAMS) or {}, session, record_turns=self.observability_enabled()
+        )
+        judged = {**row, keys.RESPONSE: result.response}
+        if result.status == "failed" and not is_judged(result):
+            reply = failed_row(judged, result)
+        elif self.config.skip_verification:
+            reply = {**judged, keys.REWARD: self.config.skip_verification_reward, "verification_skipped": True}
+        else:
+            verified = await self.server_client.post(
+                server_name=resources, url_path="/verify", json=judged, cookies=session.resources_cookies
+            )
+            await raise_for_status(verified)
+            reply = await get_response_json(verified)
+        if self.observability_enabled() and isinstance(reply, dict):
+            self._add_evidence(reply, row, result)
+        return reply
+
+    async def _converse(self, params: Mapping[str, Any], session: _Session, *, record_turns: bool) -> LoopResult:
+        return await run_loop(
+            params,
+            call_model=session.call_model,
+            call_tool=session.call_tool,
+            max_steps=self.config.max_steps,
+            execute_tools=self.config.execute_tools,
+            record_turns=record_turns,
+        )
+
+    def _add_evidence(self, reply: dict[str, Any], row: dict[str, Any], result: LoopResult) -> None:
+        identity = trajectory_identity_of(row)
+        reply.setdefault(keys.AGENT_OBSERVATIONS, observation_bundle(result, model_ref=self._model_ref()))
+        reply.setdefault(
+            keys.TRAJECTORY,
+            producer_trajectory(
+                result,
+                task_id=identity.task_id,
+                rollout_id=identity.rollout_id,
+                model_ref=self._model_ref(),
+                resolved=reply.get("resolved"),
+            ),
+        )
+
+    def _model_ref(self) -> dict[str, str]:
+        return {"type": "responses_api_models", "name": self.config.model_server.name}
+
+    def _resources_name(self) -> str:
+        if self.config.resources_server is None:
+            raise ConfigError(f"agent `{self.config.name}` needs a `resources_server` to run whole rollouts")
+        return self.config.resources_server.name
+
+    async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
+        """Return the resources server's metrics of these results; none when verification was skipped."""
+        if self.config.skip_verification:
+            logger.warning("`skip_verification` is on: there are no rewards to aggregate")
+            return AggregateMetrics()
+        if self.config.resources_server is None:
+            return await super().aggregate_metrics(body)
+        answer = await self.server_client.post(
+            server_name=self.config.resources_server.name, url_path="/aggregate_metrics", json=body
+        )
+        await raise_for_status(answer)
+        return AggregateMetrics.model_validate(await get_response_json(answer))
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(codec.encode(value), media_type="application/json")
+
+
+if __name__ == "__main__":
+    SimpleAgent.run_webserver()

