@@ -1,0 +1,84 @@
+"""`gym dataset make`: rows of tasks from an environment's own generator, its `make_dataset.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nemo_gym.cli.output import note
+from nemo_gym.cli.selection import Overrides, SearchDirOption
+from nemo_gym.config import component_search_roots, find_component
+from nemo_gym.config.overrides import parse_override
+from nemo_gym.errors import ConfigError, nearest_name
+from nemo_gym.records import codec
+from nemo_gym.store import staged
+
+GENERATOR = "make_dataset.py"
+
+RowMaker = Callable[..., Iterable[Mapping[str, Any]]]
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A resources server that can make its own tasks.")],
+    settings: Overrides = None,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where the rows go (JSONL).")],
+    size: Annotated[int | None, typer.Option("--size", min=1, help="How many rows.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The same seed gives the same rows.", show_default=False)
+    ] = None,
+    search_dir: SearchDirOption = None,
+) -> int:
+    """Make a dataset with an environment's own generator.
+
+    What else a generator takes is in the environment's README, and is given as +key=value.
+    """
+    given = {key: value for key, value in (("size", size), ("seed", seed)) if value is not None}
+    for token in settings or ():
+        override = parse_override(token)
+        if override.operation == "delete" or len(override.path) != 1:
+            raise ConfigError(f"`{token}`: a generator's settings look like `+key=value`")
+        given[override.key] = override.value
+    make_rows = _generator_of(name, search_dir or ())
+    _check_settings(name, make_rows, given)
+    path = Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with staged(path) as file:
+        for row in make_rows(**given):
+            file.write(codec.encode_line(dict(row)))
+            count += 1
+    note(f"{count} rows in `{path}`")
+    return 0
+
+
+def _generator_of(name: str, search_dirs: Iterable[str]) -> RowMaker:
+    folder = find_component("resources_servers", name, component_search_roots(search_dirs)).parents[1]
+    file = folder / GENERATOR
+    if not file.is_file():
+        raise ConfigError(f"`{name}` has no generator: there is no `{file}`. See its README.")
+    module_name = f"_gym_make_dataset_{folder.name}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    make_rows: RowMaker | None = getattr(module, "make_rows", None)
+    if make_rows is None:
+        raise ConfigError(f"`{file}` must have a function `make_rows(**settings)` that yields rows")
+    return make_rows
+
+
+def _check_settings(name: str, make_rows: RowMaker, given: Mapping[str, Any]) -> None:
+    known = list(inspect.signature(make_rows).parameters)
+    for key in given:
+        if key not in known:
+            hint = nearest_name(key, known) or f" It takes {', '.join(f'`{item}`' for item in known)}."
+            raise ConfigError(f"the generator of `{name}` has no setting `{key}`.{hint}")

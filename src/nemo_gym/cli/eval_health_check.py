@@ -1,0 +1,56 @@
+"""`gym eval health-check`: is the saved evidence of a run complete and consistent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nemo_gym.cli.output import print_json
+from nemo_gym.errors import ConfigFileNotFoundError, UsageError
+
+UNHEALTHY_EXIT_CODE = 4
+
+
+def command(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a run or of its shards.")],
+    *,
+    rollouts_file: Annotated[
+        Path | None,
+        typer.Option("--rollouts-file", metavar="PATH", help="Only this file; relative paths are below RUN_DIR."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Processes; default: CPUs, at most 8.")
+    ] = None,
+    ignore: Annotated[
+        str | None,
+        typer.Option("--ignore-checks", "--ignore", metavar="A,B", help="Checks that count for nothing."),
+    ] = None,
+    fail_on: Annotated[
+        Literal["unhealthy", "unobserved"] | None,
+        typer.Option("--fail-on", help="Exit with 4 when a rollout is unhealthy (or not even observed)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one line of JSON.")] = False,
+) -> int:
+    """Check the evidence of every rollout of a run and write `quality_summary.json` and `rollout_verdicts.jsonl`.
+
+    Needs no server and no configuration. The verdicts do not change the exit code unless --fail-on is given.
+    """
+    from nemo_gym.health import format_health_report, health_check_run_dir, normalize_ignored_checks, should_fail
+
+    if not run_dir.exists():
+        raise ConfigFileNotFoundError(f"no folder `{run_dir}`")
+    if run_dir.is_file() and rollouts_file is None:
+        run_dir, rollouts_file = run_dir.parent, run_dir.absolute()
+    try:
+        result = health_check_run_dir(
+            run_dir, rollout_file=rollouts_file, workers=workers, ignored_checks=normalize_ignored_checks(ignore)
+        )
+    except (FileNotFoundError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        print_json(result.summary)
+    else:
+        print(format_health_report(result), flush=True)
+    return UNHEALTHY_EXIT_CODE if should_fail(result, fail_on) else 0

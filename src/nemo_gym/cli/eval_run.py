@@ -1,0 +1,279 @@
+"""`gym eval run`: collect rollouts, against servers that it starts or that run already."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nemo_gym.cli.interruption import run_until_interrupted
+from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.selection import (
+    AgentTypeOption,
+    BenchmarkOption,
+    ConfigOption,
+    EnvironmentOption,
+    ModelApiKeyOption,
+    ModelOption,
+    ModelTypeOption,
+    ModelUrlOption,
+    Overrides,
+    PairingOption,
+    ResourcesServerOption,
+    SearchDirOption,
+    Selection,
+    compose,
+)
+from nemo_gym.config import ResolvedConfig, find_file
+from nemo_gym.errors import ConfigError, UsageError
+from nemo_gym.rollouts.settings import E2ERolloutCollectionConfig, RolloutCollectionConfig, parse_settings
+
+KNOWN_KEYS = frozenset(RolloutCollectionConfig.model_fields) | frozenset(E2ERolloutCollectionConfig.model_fields)
+
+
+def command(
+    overrides: Overrides = None,
+    *,
+    input_file: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="FILE", help="Rows to run, one JSON object per line.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Where the rollouts go (JSON lines).")
+    ] = None,
+    no_serve: Annotated[bool, typer.Option("--no-serve", help="Use the servers that run already.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Run only what the output lacks.")] = False,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", metavar="NAME", help="Send every row to this agent.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N rows.")] = None,
+    num_repeats: Annotated[int | None, typer.Option("--num-repeats", metavar="N", help="Rollouts of each row.")] = None,
+    interleave_repeats: Annotated[
+        bool, typer.Option("--interleave-repeats", help="All first repeats before all second ones.")
+    ] = False,
+    prompt_config: Annotated[
+        str | None, typer.Option("--prompt-config", metavar="FILE", help="Prompt file that gives rows their input.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", help="Rollouts in flight at a time.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", metavar="SPLIT", help="Without --input: which declared datasets to run (example)."),
+    ] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", metavar="X", help="For every row.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", metavar="X", help="For every row.")] = None,
+    max_output_tokens: Annotated[
+        int | None, typer.Option("--max-output-tokens", metavar="N", help="For every row.")
+    ] = None,
+    disable_aggregation: Annotated[
+        bool, typer.Option("--disable-aggregation", help="Make no metrics and no health report.")
+    ] = False,
+    no_health_check: Annotated[bool, typer.Option("--no-health-check", help="Make no health report.")] = False,
+    health_check_workers: Annotated[
+        int | None, typer.Option("--health-check-workers", metavar="N", help="Processes of the health check.")
+    ] = None,
+    health_check_ignore: Annotated[
+        str | None, typer.Option("--health-check-ignore", metavar="A,B", help="Checks that count for nothing.")
+    ] = None,
+    config: ConfigOption = None,
+    benchmark: BenchmarkOption = None,
+    environment: EnvironmentOption = None,
+    resources_server: ResourcesServerOption = None,
+    model_type: ModelTypeOption = None,
+    agent_type: AgentTypeOption = None,
+    model: ModelOption = None,
+    model_url: ModelUrlOption = None,
+    model_api_key: ModelApiKeyOption = None,
+    search_dir: SearchDirOption = None,
+    allow_unsupported_pairing: PairingOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final status as JSON.")] = False,
+) -> int:
+    """Collect rollouts for a file of rows, or for the datasets that an environment declares.
+
+    With flags that name an environment the servers are started first and ended afterwards.
+
+    \b
+    Examples:
+      gym eval run --resources-server example_single_tool_call --model-type scripted_model -o runs/first.jsonl
+      gym eval run --no-serve -i tasks.jsonl -o runs/second.jsonl --concurrency 32
+      gym eval run --no-serve -i tasks.jsonl -o runs/second.jsonl --resume
+    """
+    selection = Selection(
+        config=config,
+        benchmark=benchmark,
+        environment=environment,
+        resources_server=resources_server,
+        model_type=model_type,
+        agent=agent_type,
+        search_dir=search_dir,
+        model=model,
+        model_url=model_url,
+        model_api_key=model_api_key,
+        allow_unsupported_pairing=allow_unsupported_pairing,
+    )
+    if no_serve and agent_type is not None:
+        raise UsageError("`--agent-type` changes which servers are started; with `--no-serve` use `--agent NAME`.")
+    flags = flag_overrides(
+        {
+            "input_jsonl_fpath": input_file,
+            "output_jsonl_fpath": output,
+            "resume_from_cache": resume or None,
+            "agent_name": agent,
+            "limit": limit,
+            "num_repeats": num_repeats,
+            "interleave_repeats": interleave_repeats or None,
+            "prompt_config": prompt_config,
+            "num_samples_in_parallel": concurrency,
+            "split": split,
+            "responses_create_params.temperature": temperature,
+            "responses_create_params.top_p": top_p,
+            "responses_create_params.max_output_tokens": max_output_tokens,
+            "disable_aggregation": disable_aggregation or None,
+            "disable_health_check": no_health_check or None,
+            "health_check_workers": health_check_workers,
+            "health_check_ignored_checks": health_check_ignore,
+        }
+    )
+    resolved = compose(
+        selection,
+        overrides,
+        known_keys=KNOWN_KEYS,
+        flag_overrides=flags,
+        allow_missing_model=no_serve,
+    )
+    serving = not no_serve and any(block.starts_process for block in resolved.server_blocks())
+    if not serving and not no_serve and not resolved.data.get("input_jsonl_fpath"):
+        raise ConfigError(
+            "nothing says what to run. Name an environment (`--resources-server NAME --model-type NAME`), "
+            "or rows for servers that run already (`--no-serve --input FILE`)."
+        )
+    main = _serve_and_collect(resolved, as_json=as_json) if serving else _collect(resolved, resolved.data, as_json)
+    code = run_until_interrupted(main, on_second=lambda: os._exit(130))
+    if code in (130, 143):
+        note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
+    return code
+
+
+async def _serve_and_collect(resolved: ResolvedConfig, *, as_json: bool) -> int:
+    """Start the servers, collect, end the servers; a server that dies ends the run."""
+    from nemo_gym.cli.serving import serve  # against running servers none of it is needed
+
+    settings = _with_rows(resolved)
+    count = sum(block.starts_process for block in resolved.server_blocks())
+    note(f"Starting {count} server{'s' * (count != 1)} ...")
+    async with serve(resolved, any_head_port=True, say=note) as run:
+        note(f"Ready after {run.seconds:.1f} s; logs in `{run.log_dir}`.")
+        collecting = asyncio.ensure_future(_collect(run.config, settings, as_json))
+        failing = asyncio.ensure_future(run.wait_failed())
+        try:
+            await asyncio.wait({collecting, failing}, return_when=asyncio.FIRST_COMPLETED)
+            if not collecting.done():
+                raise failing.result()
+            return collecting.result()
+        finally:
+            failing.cancel()
+            collecting.cancel()
+            await asyncio.gather(collecting, failing, return_exceptions=True)
+
+
+def _with_rows(resolved: ResolvedConfig) -> dict[str, Any]:
+    """Return the settings with an input file: the given one, else one made of the declared datasets."""
+    settings = dict(resolved.data)
+    if settings.get("input_jsonl_fpath"):
+        return settings
+    from nemo_gym.rollouts.datasets import datasets_of_split, prepare_split
+    from nemo_gym.rollouts.topology import Topology
+
+    e2e = parse_settings(E2ERolloutCollectionConfig, settings)
+    topology = Topology(resolved.data)
+    datasets = datasets_of_split(topology, e2e.split)
+    target = e2e.files.prepared_folder / f"{e2e.split}.jsonl"
+    names = ", ".join(f"`{dataset.path}`" for dataset in datasets)
+    if e2e.reuse_existing_data_preparation and target.is_file():
+        note(f"Using the rows prepared before in `{target}`.")
+    else:
+        rows = prepare_split(topology, datasets, target, resolve=lambda path: _resolved_path(resolved, path, "dataset"))
+        why = "" if "split" in settings else " (no --input and no --split)"
+        note(f"Running {rows} rows of split `{e2e.split}`{why}: {names}.")
+    settings["input_jsonl_fpath"] = str(target)
+    return settings
+
+
+async def _collect(resolved: ResolvedConfig, settings: Mapping[str, Any], as_json: bool) -> int:
+    from nemo_gym import __version__
+    from nemo_gym.rollouts.collect import collect_run
+    from nemo_gym.rollouts.progress import TerminalProgress
+    from nemo_gym.rollouts.summary import summary_lines
+
+    config = parse_settings(
+        RolloutCollectionConfig,
+        # A command keeps nothing in memory that is in its files.
+        {**settings, "retain_results_in_memory": settings.get("retain_results_in_memory", False)},
+    )
+    driver = config.rollout_collection_driver
+    if driver is not None:
+        await _call_driver(driver, config, dict(resolved.data))
+        return 0
+    summary = await collect_run(
+        config,
+        own_config=explicit_settings(resolved),
+        observer=TerminalProgress(sys.stderr),
+        gym_version=__version__,
+        resolve_input=lambda path: _resolved_path(resolved, path, "input file"),
+    )
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(summary.status))
+    else:
+        print("\n".join(summary_lines(summary)), flush=True)
+    return 0
+
+
+async def _call_driver(driver: str, config: RolloutCollectionConfig, data: dict[str, Any]) -> None:
+    import importlib
+
+    module, _, name = driver.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"`rollout_collection_driver={driver}` cannot be imported: {error}") from error
+    await function(config, data)
+
+
+def explicit_settings(resolved: ResolvedConfig) -> dict[str, Any]:
+    """Return the top-level settings that somebody gave, and where the head server is: what defaults must not hide."""
+    given = {path.split(".")[0] for path, source in resolved.provenance.items() if source != "default"}
+    return {key: value for key, value in resolved.data.items() if key in given or key == "head_server"}
+
+
+def resume_command(argv: Sequence[str]) -> str:
+    """Return the command line that continues an interrupted run."""
+    words = ["gym", *argv[1:]]
+    if "--resume" not in words and not any(word.endswith("resume_from_cache=true") for word in words):
+        words.append("--resume")
+    return shlex.join(words)
+
+
+def _resolved_path(resolved: ResolvedConfig, path: str, what: str) -> Path:
+    return find_file(path, resolved.roots, what=what)
+
+
+def flag_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return the override tokens of flags; they come before the user's own."""
+    return [f"+{key}={_token(value)}" for key, value in values.items() if value is not None]
+
+
+def _token(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)

@@ -1,0 +1,145 @@
+"""`gym eval status`: how far a run, or each shard of a folder, is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_gym.cli.output import print_json, print_table
+from nemo_gym.config.overrides import parse_override
+from nemo_gym.errors import UsageError
+from nemo_gym.records.status import LIVE_STATES, RunStatus, mean_reward
+from nemo_gym.rollouts.progress import duration_text
+from nemo_gym.rollouts.run_progress import RunProgress, read_progress
+
+INCOMPLETE_EXIT_CODE = 3
+COLUMNS = ("run", "state", "done", "masked", "failed", "pending", "mean reward", "rate", "left")
+
+
+def command(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="A folder, a rollouts file, or a *_batch_status.json; or +output_jsonl_fpath=FILE.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    watch: Annotated[
+        float | None,
+        typer.Option("--watch", metavar="SECONDS", help="Show again every so many seconds, until the end."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 unless every run is complete.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> int:
+    """Show how far runs are, from the progress they save; a run that saved none is counted from its files.
+
+    \b
+    Examples:
+      gym eval status runs/policy
+      gym eval status runs/policy --watch 5
+    """
+    places = [_place(word) for word in paths or ()]
+    if not places:
+        raise UsageError("which run? Give a folder, a rollouts file or a `*_batch_status.json`.")
+    while True:
+        runs = [run for place in places for run in read_progress(place)]
+        if as_json:
+            print_json([run.as_dict() for run in runs])
+        else:
+            _show(runs)
+        live = any(run.status.state in LIVE_STATES and not run.stale for run in runs)
+        if watch is None or not live:
+            break
+        time.sleep(max(watch, 0.1))
+        if sys.stdout.isatty() and not as_json:
+            print("\033[H\033[2J", end="")
+    return INCOMPLETE_EXIT_CODE if check and not all(run.complete for run in runs) else 0
+
+
+def _place(word: str) -> Path:
+    if word.startswith("+"):
+        override = parse_override(word)
+        if list(override.path) == ["output_jsonl_fpath"]:
+            return Path(str(override.value))
+        raise UsageError(f"`{word}`: only `+output_jsonl_fpath=FILE` is read here")
+    return Path(word)
+
+
+def _show(runs: Sequence[RunProgress]) -> None:
+    rows = [_row(run) for run in runs]
+    if len(runs) > 1:
+        rows.append(_total(runs))
+    print_table(COLUMNS, rows, wrapped="run")
+    for run in runs:
+        if run.status.failures:
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(run.status.failures.items()))
+            print(f"{_name(run)} failed by kind: {kinds}")
+        if run.status.reason:
+            print(f"{_name(run)}: {run.status.reason}")
+
+
+def _row(run: RunProgress) -> list[object]:
+    status = run.status
+    counts = status.counts
+    state: str = status.state + (" (stale)" if run.stale else "") + (" (derived)" if run.derived else "")
+    rate = None if run.derived else _rate(status)
+    left = (
+        None
+        if rate is None or run.stale or status.state not in LIVE_STATES
+        else (counts.pending + counts.in_flight) / rate
+    )
+    return [
+        _name(run),
+        state,
+        _done(counts.succeeded, counts.expected),
+        counts.masked,
+        counts.failed,
+        counts.pending + counts.in_flight,
+        _reward(mean_reward(status)),
+        "" if rate is None else f"{rate * 60:.1f}/min",
+        "" if left is None else duration_text(left),
+    ]
+
+
+def _total(runs: Sequence[RunProgress]) -> list[object]:
+    counts = [run.status.counts for run in runs]
+    rewards = sum(run.status.reward.count for run in runs)
+    reward = sum(run.status.reward.sum for run in runs) / rewards if rewards else None
+    return [
+        "total",
+        "",
+        _done(sum(each.succeeded for each in counts), sum(each.expected for each in counts)),
+        sum(each.masked for each in counts),
+        sum(each.failed for each in counts),
+        sum(each.pending + each.in_flight for each in counts),
+        _reward(reward),
+        "",
+        "",
+    ]
+
+
+def _rate(status: RunStatus) -> float | None:
+    """Return rollouts per second since the run began. A resumed run counts what earlier ones did as well."""
+    end = status.finished_at or status.updated_at
+    seconds = end - status.started_at
+    done = status.counts.succeeded + status.counts.failed
+    return done / seconds if done and seconds > 0 else None
+
+
+def _name(run: RunProgress) -> str:
+    return run.status.shard or run.path.name
+
+
+def _done(succeeded: int, expected: int) -> str:
+    return f"{succeeded}/{expected}" + (f" ({100 * succeeded / expected:.0f}%)" if expected else "")
+
+
+def _reward(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,48 @@
+"""What the command line prints: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON to stdout."""
+    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+
+
+def note(text: str) -> None:
+    """Print a line that is no result to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrapped: str | None = None) -> None:
+    """Print a table to stdout: drawn on a terminal, plain aligned text elsewhere, where nothing is cut or wrapped.
+
+    `wrapped`: the column that is wrapped when the terminal is too narrow; the others never are.
+    """
+    cells = [[("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_drawn(columns, cells, wrapped)
+        return
+    widths = [max(len(line[position]) for line in [list(columns), *cells]) for position in range(len(columns))]
+    for line in [[column.upper() for column in columns], *cells]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    sys.stdout.flush()
+
+
+def _print_drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], wrapped: str | None) -> None:
+    # rich is imported only where a terminal shows it: the import takes longer than most commands.
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=column != wrapped, overflow="fold")
+    for row in rows:
+        table.add_row(*[Text(cell) for cell in row])
+    Console().print(table)

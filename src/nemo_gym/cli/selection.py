@@ -1,0 +1,191 @@
+"""Which servers a command is about: the flags that `gym env start`, `env validate`, `env resolve` and `eval run` share,
+and how they become one configuration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from nemo_gym.cli.output import note
+from nemo_gym.config import ResolvedConfig, component_search_roots, find_component, load_config
+from nemo_gym.config.overrides import parse_override
+from nemo_gym.errors import ConfigError
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="+KEY=VALUE",
+        help="Settings that win over every file: +key=value adds, ++key=value adds or replaces, key=value replaces, "
+        "~key deletes. Inner keys are joined by dots.",
+        show_default=False,
+    ),
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="PATH", help="A configuration file (YAML). May be repeated; later ones win."),
+]
+BenchmarkOption = Annotated[
+    list[str] | None, typer.Option("--benchmark", metavar="NAME", help="A benchmark, by name. May be repeated.")
+]
+EnvironmentOption = Annotated[
+    list[str] | None, typer.Option("--environment", metavar="NAME", help="An environment, by name. May be repeated.")
+]
+ResourcesServerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--resources-server",
+        metavar="NAME",
+        help="A resources server with its agent, by name or NAME/FLAVOUR. `gym list resources-servers` shows them. "
+        "May be repeated.",
+    ),
+]
+ModelTypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model-type", metavar="NAME", help="The model server, by name or NAME/FLAVOUR. `gym list models` shows them."
+    ),
+]
+AgentTypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--agent-type",
+        metavar="NAME",
+        help="The agent to use in place of the composed one. `gym list agents` shows them.",
+    ),
+]
+AgentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        "--agent-type",
+        metavar="NAME",
+        help="The agent to use in place of the composed one. `gym list agents` shows them.",
+    ),
+]
+PairingOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsupported-pairing", help="Start even when the environment does not list this agent or model type."
+    ),
+]
+SearchDirOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search-dir", metavar="DIR", help="Look here first for components and files of your own. May be repeated."
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="NAME", help="The model to ask for (policy_model_name).")
+]
+ModelUrlOption = Annotated[
+    str | None, typer.Option("--model-url", metavar="URL", help="Where the model is served (policy_base_url).")
+]
+ModelApiKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model-api-key",
+        metavar="KEY",
+        help="The key for it (policy_api_key). Other users of this machine can read command lines; env.yaml is safer.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The values of the shared flags; a command passes those that it has."""
+
+    config: Sequence[str] | None = None
+    benchmark: Sequence[str] | None = None
+    environment: Sequence[str] | None = None
+    resources_server: Sequence[str] | None = None
+    model_type: str | None = None
+    agent: str | None = None
+    search_dir: Sequence[str] | None = None
+    model: str | None = None
+    model_url: str | None = None
+    model_api_key: str | None = None
+    allow_unsupported_pairing: bool = False
+
+    @property
+    def names_servers(self) -> bool:
+        """Whether any flag names something that could be started."""
+        return bool(
+            self.config or self.benchmark or self.environment or self.resources_server or self.model_type or self.agent
+        )
+
+    def config_paths(self) -> list[str]:
+        """Return the files that the flags name, lowest first. Raises with the nearest name for an unknown component."""
+        roots = component_search_roots(self.search_dir or ())
+        named = (
+            [("benchmarks", name) for name in self.benchmark or ()]
+            + [("environments", name) for name in self.environment or ()]
+            + [("resources_servers", name) for name in self.resources_server or ()]
+            + [("responses_api_models", name) for name in ([self.model_type] if self.model_type else [])]
+        )
+        files = [str(find_component(kind, name, roots)) for kind, name in named]
+        # A file of the user's own wins over the components it is used with.
+        return files + list(self.config or ())
+
+    def flag_overrides(self) -> list[str]:
+        """Return the override tokens that the flags stand for."""
+        pairs = {
+            "policy_model_name": self.model,
+            "policy_base_url": self.model_url,
+            "policy_api_key": self.model_api_key,
+        }
+        tokens = [f"+{key}={_quoted(value)}" for key, value in pairs.items() if value is not None]
+        if self.allow_unsupported_pairing:
+            tokens.append("+allow_unsupported_pairing=true")
+        if logging.getLogger("nemo_gym").isEnabledFor(logging.DEBUG):
+            tokens.append("+verbose=true")
+        return tokens
+
+
+def compose(
+    selection: Selection,
+    overrides: Sequence[str] | None = (),
+    *,
+    known_keys: Collection[str] = (),
+    flag_overrides: Sequence[str] = (),
+    allow_missing_model: bool = False,
+    initial: dict[str, Any] | None = None,
+) -> ResolvedConfig:
+    """Return the configuration that flags and overrides describe, and say its notices on stderr.
+
+    `flag_overrides`: tokens of a command's further flags, placed before the user's. `known_keys`: top-level keys that
+    the command reads itself. Raises `ConfigError`.
+    """
+    tokens = list(overrides or ())
+    for token in tokens:
+        parse_override(token)  # a stray word is reported before files are looked for
+    config = load_config(
+        config_paths=selection.config_paths(),
+        overrides=[*selection.flag_overrides(), *flag_overrides, *tokens],
+        search_dirs=selection.search_dir or (),
+        initial=initial,
+        agent=selection.agent,
+        compose=bool(selection.resources_server),
+        known_keys=known_keys,
+        allow_missing_model=allow_missing_model,
+    )
+    for text in config.notices:
+        note(f"Note: {text}")
+    return config
+
+
+def require_servers(config: ResolvedConfig) -> None:
+    """Raise `ConfigError` when a configuration starts nothing."""
+    if not any(block.starts_process for block in config.server_blocks()):
+        raise ConfigError(
+            "the configuration has no server to start. Name one with `--resources-server NAME` and a model with "
+            "`--model-type NAME`, or a file with `--config PATH`; `gym list resources-servers` shows what there is."
+        )
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,196 @@
+"""What a configuration is checked for before anything starts. Each check returns its findings; none raises, but for the
+capture settings, which other packages check on their own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.config.component_fields import config_fields
+from nemo_gym.config.interpolation import Problem
+from nemo_gym.config.names import (
+    AGENTS,
+    ALLOW_UNSUPPORTED_PAIRING,
+    ALLOW_UNSUPPORTED_PAIRING_ENV,
+    KNOWN_PREFIXES,
+    KNOWN_TOP_LEVEL_KEYS,
+    MODELS,
+)
+from nemo_gym.config.roots import INSTALL_ROOT
+from nemo_gym.config.servers import ServerBlock, almost_instance, looks_like_instance, referenced
+from nemo_gym.errors import ConfigError, nearest_name
+from nemo_gym.records.keys import MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
+
+_TYPO_CUTOFF = 0.85
+_READ_BY_INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?\s*([A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`problems` stop a run, `notices` are only said."""
+
+    problems: list[Problem]
+    notices: list[str]
+
+
+def is_known_top_level_key(key: str, extra: Collection[str] = ()) -> bool:
+    """Tell whether this package reads a top-level key of that name."""
+    return key in KNOWN_TOP_LEVEL_KEYS or key in extra or key.startswith(KNOWN_PREFIXES)
+
+
+def unknown_keys(
+    data: Mapping[Any, Any],
+    *,
+    raw: Mapping[Any, Any],
+    from_command_line: Collection[str],
+    known: Collection[str] = (),
+    quiet: Collection[str] = (),
+) -> Findings:
+    """Find top-level keys that nothing reads.
+
+    A key from the command line that nothing reads is a problem. A key of a file is a problem when it is nearly a known
+    one, and a notice otherwise: a server of the user's own may read it. `quiet` keys (of `env.yaml`, which serves many
+    configurations) get no notice. `raw` is the unresolved data, in which interpolations say what is read.
+    """
+    read = set(_interpolated(raw))
+    names = KNOWN_TOP_LEVEL_KEYS | set(known)
+    problems: list[Problem] = []
+    notices: list[str] = []
+    for key, value in data.items():
+        name = str(key)
+        if is_known_top_level_key(name, known) or name in read:
+            continue
+        if looks_like_instance(value) or almost_instance(name, value) is not None:
+            continue
+        if name in from_command_line:
+            hint = nearest_name(name, [*names, *read, *map(str, data)] if name not in data else [*names, *read])
+            problems.append(Problem(f"unknown key `{name}`: nothing reads it.{hint}", about_unknown_key=True))
+        elif close := difflib.get_close_matches(name, sorted(names), n=1, cutoff=_TYPO_CUTOFF):
+            problems.append(Problem(f"unknown key `{name}`. Did you mean `{close[0]}`?", about_unknown_key=True))
+        elif name not in quiet and not isinstance(value, Mapping):
+            notices.append(f"key `{name}` is read by nothing that is known here.")
+    return Findings(problems, notices)
+
+
+def _interpolated(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _interpolated(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _interpolated(inner)
+    elif isinstance(value, str) and "${" in value:
+        yield from _READ_BY_INTERPOLATION.findall(value)
+
+
+def block_keys(blocks: Sequence[ServerBlock]) -> Findings:
+    """Find settings of shipped components that these do not read; components of the user's own are not judged (A1)."""
+    problems: list[Problem] = []
+    notices: list[str] = []
+    for block in blocks:
+        for key in (OBSERVABILITY_ENABLED, MODEL_CALL_CAPTURE_DIR):
+            if key in block.settings:
+                notices.append(
+                    f"{block.label}: `{key}` has no effect inside a server's block; set it at the top level."
+                )
+        if block.directory is None or not block.directory.is_relative_to(INSTALL_ROOT):
+            continue
+        fields = config_fields(block.directory / block.entrypoint)
+        if fields is None:
+            continue
+        for name in map(str, block.settings):
+            if name in fields or name in (OBSERVABILITY_ENABLED, MODEL_CALL_CAPTURE_DIR):
+                continue
+            if close := difflib.get_close_matches(name, sorted(fields), n=1, cutoff=_TYPO_CUTOFF):
+                problems.append(
+                    Problem(f"{block.label}: unknown key `{name}`. Did you mean `{close[0]}`?", about_unknown_key=True)
+                )
+            else:
+                notices.append(f"{block.label}: key `{name}` is not read.{nearest_name(name, fields)}")
+    return Findings(problems, notices)
+
+
+def pairing_problems(
+    blocks: Sequence[ServerBlock], data: Mapping[Any, Any], environ: Mapping[str, str]
+) -> list[Problem]:
+    """Find agents and models that a resources server does not list in `allowed_agents` or `allowed_model_types`."""
+    allowed_anyway = environ.get(ALLOW_UNSUPPORTED_PAIRING_ENV, "").lower() not in ("", "0", "false")
+    if allowed_anyway or data.get(ALLOW_UNSUPPORTED_PAIRING):
+        return []
+    by_name = {block.name: block for block in blocks}
+    problems: list[Problem] = []
+    for agent in blocks:
+        resources = by_name.get(referenced(agent, "resources_server") or "") if agent.kind == AGENTS else None
+        if resources is None:
+            continue
+        model = by_name.get(referenced(agent, "model_server") or "")
+        for partner, field in ((agent, "allowed_agents"), (model, "allowed_model_types")):
+            declared = resources.settings.get(field)
+            if partner is None or not isinstance(declared, list) or not declared:
+                continue
+            if partner.implementation not in declared:
+                listed = ", ".join(f"`{name}`" for name in declared)
+                kind = "model server type" if partner.kind == MODELS else "agent"
+                problems.append(
+                    Problem(
+                        f"`{resources.name}` is not declared to work with {kind} `{partner.implementation}`; its "
+                        f"`{field}` are {listed}. `--allow-unsupported-pairing` tries it anyway."
+                    )
+                )
+    return problems
+
+
+def port_problems(blocks: Sequence[ServerBlock], head: Mapping[Any, Any]) -> list[Problem]:
+    """Find two servers that were given the same address."""
+    given: dict[tuple[str, int], str] = {}
+    problems: list[Problem] = []
+    head_port = head.get("port")
+    if isinstance(head_port, int):
+        given[(str(head.get("host")), head_port)] = "head_server"
+    for block in blocks:
+        if block.port is None or not block.starts_process:
+            continue
+        other = given.setdefault((block.host, block.port), block.name)
+        if other != block.name:
+            problems.append(Problem(f"`{other}` and `{block.name}` both have port {block.port} on `{block.host}`."))
+    return problems
+
+
+def check_capture_settings(settings: Mapping[Any, Any]) -> None:
+    """Check the two capture keys of the global configuration (A1). Raises `ConfigError`; touches no disk."""
+    enabled = settings.get(OBSERVABILITY_ENABLED)
+    if enabled not in (None, True, False):
+        raise ConfigError(f"`{OBSERVABILITY_ENABLED}` must be `true` or `false`, not `{enabled}`.")
+    if not enabled:
+        return
+    directory = settings.get(MODEL_CALL_CAPTURE_DIR)
+    if directory in (None, "", "???"):
+        raise ConfigError(
+            f"{MODEL_CALL_CAPTURE_DIR} is required when {OBSERVABILITY_ENABLED}=true. "
+            f"Give `+{MODEL_CALL_CAPTURE_DIR}=/absolute/path`."
+        )
+    if not isinstance(directory, str | Path) or not Path(directory).is_absolute():
+        absolute = Path(str(directory)).absolute()
+        raise ConfigError(
+            f"{MODEL_CALL_CAPTURE_DIR} must be an absolute path, not `{directory}`. Give `{absolute}` if that is meant."
+        )
+
+
+def check_capture_directory(settings: Mapping[Any, Any]) -> None:
+    """Check that captures could be written into the configured directory. Raises `ConfigError`; creates nothing."""
+    check_capture_settings(settings)
+    if not settings.get(OBSERVABILITY_ENABLED):
+        return
+    directory = Path(str(settings[MODEL_CALL_CAPTURE_DIR]))
+    place = directory
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise ConfigError(f"{MODEL_CALL_CAPTURE_DIR} `{directory}` cannot be a directory: `{place}` is a file.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"{MODEL_CALL_CAPTURE_DIR} `{directory}` cannot be written: no permission in `{place}`.")

@@ -1,0 +1,261 @@
+"""What is wrong with a configuration is said before anything starts, with the nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.config import ResolvedConfig, check_capture_directory, check_capture_settings, mask_secrets
+from nemo_gym.config.checks import block_keys
+from nemo_gym.config.component_fields import config_fields
+from nemo_gym.config.roots import INSTALL_ROOT, component_config_files, component_search_roots, find_component
+from nemo_gym.config.servers import ServerBlock
+from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
+
+Load = Callable[..., ResolvedConfig]
+Write = Callable[..., Path]
+
+pytestmark = pytest.mark.usefixtures("world")
+
+
+def failure(load: Load, *overrides: str, **options: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*overrides, **options)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_an_unknown_key_on_the_command_line_is_an_error_with_the_nearest_name(load: Load) -> None:
+    message = failure(load, "+observabilty_enabled=true")
+    assert "unknown key `observabilty_enabled`" in message
+    assert "Did you mean `observability_enabled`?" in message
+    assert "unknown key `zzz`" in failure(load, "+zzz=1")
+
+
+def test_a_key_of_a_file_is_an_error_when_it_is_nearly_a_known_one_and_a_notice_otherwise(
+    load: Load, write: Write
+) -> None:
+    write("a.yaml", "num_repeat: 4\n")
+    assert "Did you mean `num_repeats`?" in failure(load, config_paths=["a.yaml"])
+    write("b.yaml", "my_own_setting: 4\n")
+    assert any("my_own_setting" in notice for notice in load(config_paths=["b.yaml"]).notices)
+    assert load("++my_own_setting=5", config_paths=["b.yaml"]).data["my_own_setting"] == 5
+    write("env.yaml", "another_projects_key: abc\n")
+    assert load().notices == ()
+
+
+def test_what_an_interpolation_or_the_command_reads_is_known(load: Load, write: Write) -> None:
+    write("a.yaml", "responses_create_params: {model: '${judge_model}'}\n")
+    assert load("+judge_model=m", config_paths=["a.yaml"]).notices == ()
+    assert load("+of_the_command=1", known_keys={"of_the_command"}).notices == ()
+    assert load("+uvicorn_backlog=1").notices == ()
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("++quiz_agent.responses_api_agents.talker.resources_server.name=quizz", "Did you mean `quiz`?"),
+        ("++quiz_agent.responses_api_agents.talker.resources_server.name=policy_model", "is defined under"),
+        ("++quiz.resources_servers.quiz.domain=knowlege", "Did you mean `knowledge`?"),
+        ("~quiz.resources_servers.quiz.domain", "needs a `domain`"),
+        ("+quiz.resources_servers.quizz={entrypoint: app.py}", "exactly one implementation"),
+        ("+quiz.responses_api_models={}", "exactly one kind"),
+        ("+new={resource_servers: {quiz: {entrypoint: app.py}}}", "Did you mean `resources_servers`?"),
+        ("+new={resources_servers: {quizz: {domain: math}}}", "Did you mean `quiz`?"),
+        ("++quiz.resources_servers.quiz.entrypoint=ap.py", "has no file `ap.py`"),
+        ("++quiz.resources_servers.quiz.port=http", "`port` must be a number"),
+        ("++head_server.port=0", "`head_server.port` must be a number"),
+        ("++quiz.resources_servers.quiz.port=11000", "both have port 11000"),
+        ("++observability_enabled=yes", "must be `true` or `false`"),
+    ],
+)
+def test_a_broken_server_block_is_named(
+    load: Load, files: list[str], model: tuple[str, ...], override: str, problem: str
+) -> None:
+    assert problem in failure(load, *model, override, config_paths=files)
+
+
+def test_a_block_that_is_almost_a_server_can_be_let_pass(load: Load, files: list[str], model: tuple[str, ...]) -> None:
+    odd = "+new={resource_servers: {quiz: {entrypoint: app.py}}}"
+    config = load(*model, odd, "+error_on_almost_servers=false", config_paths=files)
+    assert any("resource_servers" in notice for notice in config.notices)
+
+
+def test_only_a_missing_model_can_be_let_pass(load: Load, files: list[str]) -> None:
+    assert "`policy_base_url` is required and not set" in failure(load, config_paths=files)
+    config = load(config_paths=files, allow_missing_model=True)
+    assert len(config.model_problems) == 2
+    without = load(config_paths=files[:1], allow_missing_model=True)
+    assert "`--model-type NAME`" in without.model_problems[0]
+    assert "required and not set" in failure(load, "+other=${absent}", config_paths=files, allow_missing_model=True)
+
+
+def test_capture_needs_an_absolute_directory_A1(load: Load, tmp_path: Path) -> None:
+    assert "model_call_capture_dir is required" in failure(load, "+observability_enabled=true")
+    relative = failure(load, "+observability_enabled=true", "+model_call_capture_dir=calls")
+    assert "must be an absolute path, not `calls`" in relative
+    load("+observability_enabled=false", "+model_call_capture_dir=calls")  # off: not looked at
+    file = tmp_path / "file"
+    file.write_text("")
+    check_capture_directory({"observability_enabled": True, "model_call_capture_dir": str(tmp_path / "new" / "deep")})
+    with pytest.raises(ConfigError, match="is a file"):
+        check_capture_directory({"observability_enabled": True, "model_call_capture_dir": str(file / "calls")})
+    assert not (tmp_path / "new").exists()
+    check_capture_settings({})
+
+
+def test_capture_keys_inside_a_server_block_are_said_to_have_no_effect_A1(
+    load: Load, files: list[str], model: tuple[str, ...]
+) -> None:
+    config = load(*model, "+quiz.resources_servers.quiz.observability_enabled=true", config_paths=files)
+    assert any("`observability_enabled` has no effect" in notice for notice in config.notices)
+
+
+def test_a_misspelled_setting_of_a_shipped_component_is_an_error_and_users_own_are_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write
+) -> None:
+    app = write(
+        "shipped/app.py",
+        """
+        from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
+
+        class Shared(BaseResponsesAPIAgentConfig):
+            max_steps: int = 10
+
+        class MyConfig(Shared):
+            tool_timeout_s: float = 1.0
+
+        class MyAgent(SimpleResponsesAPIAgent):
+            config: MyConfig
+        """,
+    )
+    fields = config_fields(app)
+    assert fields is not None
+    assert {"max_steps", "tool_timeout_s", "entrypoint", "datasets"} <= fields
+
+    def block(**settings: object) -> ServerBlock:
+        return ServerBlock(
+            name="a", kind="responses_api_agents", implementation="shipped", settings=settings,
+            host="127.0.0.1", port=None, entrypoint="app.py", directory=app.parent,
+        )  # fmt: skip
+
+    assert block_keys([block(max_step=3)]).problems == []
+    monkeypatch.setattr("nemo_gym.config.checks.INSTALL_ROOT", tmp_path)
+    assert "Did you mean `max_steps`?" in block_keys([block(max_step=3)]).problems[0].message
+    found = block_keys([block(max_steps=3, use_completions_api=True)])
+    assert found.problems == []
+    assert "`use_completions_api` is not read" in found.notices[0]
+
+
+def test_fields_that_cannot_be_told_from_the_source_are_unknown(write: Write) -> None:
+    foreign = write("a/app.py", "from other import Base\nclass C(Base): x: int\nclass S:\n    config: C\n")
+    assert config_fields(foreign) is None
+    assert config_fields(write("b/app.py", "def broken(:\n")) is None
+    assert config_fields(write("c/app.py", "x = 1\n")) is None
+
+
+def test_the_settings_of_every_shipped_component_can_be_told_from_its_source() -> None:
+    apps = sorted(INSTALL_ROOT.glob("*/*/app.py"))
+    assert apps
+    assert [str(app) for app in apps if config_fields(app) is None] == []
+
+
+def test_pairings_that_an_environment_does_not_list_are_refused_unless_allowed(
+    load: Load, files: list[str], model: tuple[str, ...]
+) -> None:
+    listed = "+quiz.resources_servers.quiz.allowed_agents=[thinker]"
+    assert "not declared to work with agent `talker`" in failure(load, *model, listed, config_paths=files)
+    load(*model, listed, "+allow_unsupported_pairing=true", config_paths=files)
+    load(*model, listed, config_paths=files, environ={"NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING": "1"})
+    models = "+quiz.resources_servers.quiz.allowed_model_types=[other]"
+    assert "model server type `oracle`" in failure(load, *model, models, config_paths=files)
+
+
+def test_an_agent_takes_the_place_of_the_composed_one(load: Load, files: list[str], model: tuple[str, ...]) -> None:
+    data = load(*model, config_paths=files, agent="thinker").data
+    block = data["quiz_agent"]["responses_api_agents"]["thinker"]
+    assert block["depth"] == 2
+    assert block["resources_server"]["name"] == "quiz"
+    assert block["datasets"][0]["name"] == "example"
+    assert "max_steps" not in block
+    message = failure(load, *model, config_paths=files, agent="thinkr")
+    assert "no agent is called `thinkr`. Did you mean `thinker`?" in message
+
+
+def test_a_resources_server_without_an_agent_gets_one(
+    load: Load, write: Write, files: list[str], model: tuple[str, ...]
+) -> None:
+    write("resources_servers/quiz/configs/quiz.yaml", "quiz: {resources_servers: {quiz: {domain: math}}}\n")
+    assert len(load(*model, config_paths=files).server_blocks()) == 2
+    write("responses_api_agents/simple_agent/app.py")
+    write(
+        "responses_api_agents/simple_agent/configs/simple_agent.yaml",
+        "simple_agent: {responses_api_agents: {simple_agent: {entrypoint: app.py, max_steps: 7}}}\n",
+    )
+    composed = load(*model, config_paths=files, compose=True)
+    assert [block.name for block in composed.server_blocks()] == ["quiz", "policy_model", "quiz_simple_agent"]
+    assert composed.data["quiz_simple_agent"]["responses_api_agents"]["simple_agent"]["max_steps"] == 7
+    named = load(*model, config_paths=files, agent="thinker")
+    assert named.data["quiz_thinker"]["responses_api_agents"]["thinker"]["resources_server"]["name"] == "quiz"
+
+
+def test_a_legacy_environment_block_is_a_route_and_no_process(
+    load: Load, files: list[str], model: tuple[str, ...]
+) -> None:
+    route = (
+        "+quiz_env={environment_servers: {legacy_agent: {entrypoint: app.py, "
+        "agent_server: {type: responses_api_agents, name: quiz_agent}}}}"
+    )
+    blocks = load(*model, route, config_paths=files).server_blocks()
+    assert [block.name for block in blocks if not block.starts_process] == ["quiz_env"]
+
+
+def test_a_component_is_found_by_name_and_flavour_and_users_own_shadow_others(write: Write, tmp_path: Path) -> None:
+    other = write("other/resources_servers/quiz/configs/quiz.yaml")
+    hard = write("resources_servers/quiz/configs/hard.yaml")
+    write("environments/world/config.yaml")
+    write("environments/world/config_small.yaml")
+    roots = component_search_roots([tmp_path / "other"], environ={}, cwd=tmp_path)
+    assert roots == [tmp_path / "other", tmp_path, INSTALL_ROOT]
+    assert find_component("resources_servers", "quiz", roots) == other
+    assert find_component("resources_servers", "quiz/hard", roots) == hard
+    assert {"world", "world/small"} <= set(component_config_files("environments", roots))
+    with pytest.raises(ConfigFileNotFoundError, match=r"no resources server is called `quizz`. Did you mean `quiz`\?"):
+        find_component("resources_servers", "quizz", roots)
+
+
+def test_secrets_are_masked_and_nothing_else() -> None:
+    shown = mask_secrets(
+        {
+            "policy_api_key": "sk-1",
+            "hf_token": "hf",
+            "max_tokens": 100,
+            "max_output_tokens": 5,
+            "tokenizer": "bert",
+            "return_token_id_information": True,
+            "empty_api_key": "",
+            "unset_api_key": "???",
+            "openai_api_key": None,
+            "default_headers": {"Authorization": "Bearer x", "X-Api-Key": "y", "Accept": "json"},
+            "api_keys": ["a", "b"],
+            "url": "http://me:pw@host/v1",
+            "credentials": {"user": "u"},
+        }
+    )
+    assert shown == {
+        "policy_api_key": "****",
+        "hf_token": "****",
+        "max_tokens": 100,
+        "max_output_tokens": 5,
+        "tokenizer": "bert",
+        "return_token_id_information": True,
+        "empty_api_key": "",
+        "unset_api_key": "???",
+        "openai_api_key": None,
+        "default_headers": {"Authorization": "****", "X-Api-Key": "****", "Accept": "json"},
+        "api_keys": ["****", "****"],
+        "url": "http://me:****@host/v1",
+        "credentials": {"user": "****"},
+    }

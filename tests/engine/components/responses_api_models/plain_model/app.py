@@ -1,0 +1,4 @@
+from resources_servers.plain.serving import main  # another component, through the roots
+
+if __name__ == "__main__":
+    main()
