@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: quickstart test check format bench install install-dev clean
+.PHONY: quickstart test check format docs bench install install-dev clean
 
 quickstart: install
 	$(BIN)/gym quickstart
@@ -38,6 +38,9 @@ check: install-dev
 format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: install-dev
+	$(BIN)/python docs/generate.py
 
 bench: install-dev
 	$(BIN)/python -m bench
