@@ -1,8 +1,7 @@
 """A failed rollout as a record: its class, its kind, the typed `RolloutFailureRecord`, the sidecar row.
 
 *Class* (`_ng_failure_class`) is a free label and decides routing and counting; *kind* (`failure_kind`) is a
-low-cardinality name, safe as a metric label. Neither decides retry: `_ng_failure_terminal` does (collection.md 3.3,
-3.4, 4.3).
+low-cardinality name, safe as a metric label. Neither decides retry: `_ng_failure_terminal` does.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def failure_record(
 
 
 def sidecar_fields(failure: RunFailure) -> JsonObject:
-    """Return the flat diagnostics of a failed `/run`, without identity (3.4.2)."""
+    """Return the flat diagnostics of a failed `/run`, without identity."""
     return {
         keys.FAILURE_CLASS: failure.failure_class,
         keys.FAILURE_TYPE: failure.exception_type,
@@ -154,7 +153,7 @@ def cut(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: bool = False) -> bool:
-    """Return whether a sidecar row forbids another try of its rollout (4.3)."""
+    """Return whether a sidecar row forbids another try of its rollout."""
     if retry_terminal_timeouts:
         label = record.get(keys.FAILURE_CLASS)
         if label in _RETRIED_TIMEOUT_CLASSES:
@@ -165,7 +164,7 @@ def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: b
 
 
 def is_attempt(record: Mapping[str, Any]) -> bool:
-    """Return whether a sidecar row counts as a try: omitted rows and errors that ended a run do not (3.4.4)."""
+    """Return whether a sidecar row counts as a try: omitted rows and errors that ended a run do not."""
     return not record.get(keys.OMITTED_ROLLOUT) and not record.get(keys.UNROUTED_RUN_ERROR)
 
 
@@ -193,7 +192,7 @@ def latest_failures(rows: Iterable[JsonObject]) -> dict[tuple[Any, Any], JsonObj
     """Return the newest sidecar row of each rollout, by (task, rollout).
 
     An interrupted try hides older failures of its rollout; a try that never started, and an error that ended the run,
-    do not (3.4.4).
+    do not.
     """
     latest: dict[tuple[Any, Any], JsonObject] = {}
     for row in rows:

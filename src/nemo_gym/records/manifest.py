@@ -1,4 +1,4 @@
-"""The run manifest: what a run's rows were made from and made under, as digests only (collection.md 3.6).
+"""The run manifest: what a run's rows were made from and made under, as digests only.
 
 No configuration value is in it, so it can be shared; per-key digests let a refused resume name what changed.
 """

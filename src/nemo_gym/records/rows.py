@@ -1,7 +1,7 @@
 """What a row says about itself: its key in a run, the body it becomes on the wire, the identity its record carries.
 
 Pure: dicts in, values out. A *row* is one line of a run's materialized inputs; its key is the pair of task and rollout
-index, unique in a run (collection.md 2 and 4.3).
+index, unique in a run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def taskset_of(row: Mapping[str, Any]) -> str | None:
 
 
 def run_body(row: JsonObject) -> JsonObject:
-    """Return the body of `POST /run`: a flat row as it is, a materialized row as an episode request (2.6)."""
+    """Return the body of `POST /run`: a flat row as it is, a materialized row as an episode request."""
     if not is_materialized_row(row):
         return row
     return {
@@ -82,7 +82,7 @@ def run_body(row: JsonObject) -> JsonObject:
 
 
 def result_of_reply(row: Mapping[str, Any], reply: JsonObject) -> JsonObject:
-    """Return the record's body in a reply to `/run`: the reply itself, or what an episode reply wraps (2.6).
+    """Return the record's body in a reply to `/run`: the reply itself, or what an episode reply wraps.
 
     An episode reply's `failure` becomes a result of class `environment_server_failed`. Raises ValueError when an
     episode result claims keys that only collection writes.
@@ -118,7 +118,7 @@ def result_of_reply(row: Mapping[str, Any], reply: JsonObject) -> JsonObject:
 def stamp_identity(
     row: Mapping[str, Any], result: JsonObject, *, environment_server: str | None, result_type: str | None
 ) -> None:
-    """Copy the row's identity onto its result, over whatever the agent echoed (2.3)."""
+    """Copy the row's identity onto its result, over whatever the agent echoed."""
     for key in (keys.TASK_INDEX, keys.ROLLOUT_INDEX):
         if key in row:
             result[key] = row[key]

@@ -1,4 +1,4 @@
-"""Saved progress of a run: `<stem>_batch_status.json` (collection.md 3.7).
+"""Saved progress of a run: `<stem>_batch_status.json`.
 
 expected = succeeded + failed + in_flight + pending + omitted; `succeeded` includes masked rollouts, `failed` counts
 rollouts that have no success, `failed_final` those of them that a resume would not run again.

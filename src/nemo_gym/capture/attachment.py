@@ -1,0 +1,106 @@
+"""Captured calls on a rollout record, and clearing them before a dispatch (C11, C18, C19).
+
+No join happens here: which invocation made which call is the trajectory's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.capture.reading import build_model_call_record, sum_model_calls
+from nemo_gym.capture.store import CaptureStore
+from nemo_gym.records import identity, keys
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.model_calls import ModelCallRecord
+
+_NAMED_CALLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedCapture:
+    """What was attached: `capture` is the very object on the record, `calls` the records it was made from.
+
+    `complete` says that every line could be read and no call is known to be missing.
+    """
+
+    rollout_id: str
+    capture: JsonObject
+    calls: list[ModelCallRecord]
+    complete: bool
+
+
+def attach_model_call_capture(
+    record: MutableMapping[str, Any],
+    *,
+    row: Mapping[str, Any],
+    capture_dirs: Sequence[str | Path],
+    include_payloads: bool,
+) -> AttachedCapture | None:
+    """Set `record["ng_model_call_capture"] = {rollout_id, metrics, calls[, gaps]}` from the capture of `row`.
+
+    Nothing else of the record is touched (C19). Returns None, and changes nothing, without directories or when the row
+    has no identity. Raises ValueError when the row's explicit id is unusable.
+    """
+    if not capture_dirs:
+        return None
+    rollout_id = identity.rollout_id_of(row)
+    if rollout_id is None:
+        return None
+    calls: list[ModelCallRecord] = []
+    gaps: list[JsonObject] = []
+    for directory in capture_dirs:
+        _read(Path(directory), rollout_id, calls, gaps)
+    if not calls and not gaps:
+        gaps.append({"code": "model_call_capture_no_records"})
+    capture: JsonObject = {
+        "rollout_id": rollout_id,
+        "metrics": sum_model_calls(calls),
+        "calls": [call.model_dump(include_payloads=include_payloads) for call in calls],
+    }
+    if gaps:
+        capture["gaps"] = gaps
+    record[keys.MODEL_CALL_CAPTURE] = capture
+    return AttachedCapture(rollout_id, capture, calls, complete=not gaps)
+
+
+def clear_model_call_captures_for_rollouts(
+    rows: Iterable[Mapping[str, Any]], capture_dirs: Sequence[str | Path]
+) -> None:
+    """Delete the captures of exactly the ids that are about to be dispatched (C11); rows without identity are skipped.
+
+    A call of an earlier dispatch that is still being served is not recorded when it ends. Raises OSError when a file
+    cannot be removed: dispatching over it would mix two attempts.
+    """
+    stores = [CaptureStore(directory) for directory in capture_dirs]
+    for row in rows if stores else ():
+        rollout_id = identity.rollout_id_of(row)
+        if rollout_id is not None:
+            for store in stores:
+                store.delete(rollout_id)
+
+
+def _read(directory: Path, rollout_id: str, calls: list[ModelCallRecord], gaps: list[JsonObject]) -> None:
+    """Add one directory's calls and gaps; nothing that is on disk makes this raise."""
+    try:
+        store = CaptureStore(directory)
+        lines, invalid = store.read_available(rollout_id)
+        first = len(calls)
+        calls += [build_model_call_record(line, call_index=first + index) for index, line in lines]
+        known = {str(line.get("model_call_id")) for _, line in lines}
+        missing = store.missing_calls(rollout_id, known)
+        incomplete = bool(missing) or store.misses_unnamed_calls(rollout_id)
+    except (OSError, ValueError):
+        gaps.append({"code": "model_call_capture_unreadable"})
+        return
+    if invalid:
+        gaps.append({"code": "model_call_capture_records_unreadable", "detail": f"count={invalid}"})
+    if incomplete:
+        gap: JsonObject = {"code": "model_call_capture_incomplete"}
+        if missing:
+            names = [str(call["model_call_id"]) for call in missing]
+            more = f" and {len(names) - _NAMED_CALLS} more" if len(names) > _NAMED_CALLS else ""
+            gap["detail"] = "calls=" + ",".join(names[:_NAMED_CALLS]) + more
+        gaps.append(gap)

@@ -1,0 +1,204 @@
+"""Calls that have begun and have no durable record yet, as every process can see them.
+
+Each process that captures keeps one file of fixed-width slots in `<root>/.open-calls/`, locked as long as it lives. A
+slot is filled when a call begins, and used again once its record is durable. So a collector can wait until nothing is
+outstanding for a rollout, a call that died with its process is named instead of missing silently, and clearing a
+rollout can tell a running server not to record what began before (the slot's `void` field names that call).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_gym.capture import files
+
+DIRECTORY = ".open-calls"
+_SUFFIX = ".slots"
+_SLOT = struct.Struct("<32s32sd200s16x")  # call id, void call id, started_at, rollout id
+_VOID_OFFSET = 32
+_ROLLOUT_WIDTH = 200
+_FREE = bytes(32)
+
+
+class OpenCall(NamedTuple):
+    """A call that was announced. `alive` says whether the process that serves it still runs."""
+
+    rollout_id: str
+    model_call_id: str
+    started_at: float
+    alive: bool
+
+
+class Slot(NamedTuple):
+    """Where a call is announced: the opening of the ledger, and the place in its file."""
+
+    opening: int
+    place: int
+
+
+class OpenCallLedger:
+    """This process's own slots. `begin` and `end` cost one small write each; neither raises.
+
+    Without a file (full or read-only disk) calls are simply not announced.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / DIRECTORY
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._fd = -1
+        self._path: Path | None = None
+        self._free: list[int] = []
+        self._slots = 0
+        self._openings = 0
+
+    def begin(self, rollout_id: str, model_call_id: str, started_at: float) -> Slot | None:
+        """Announce a call; returns its slot, or None when it could not be announced."""
+        try:
+            if self._pid != os.getpid():
+                self._open()
+            with self._lock:
+                if self._fd < 0:
+                    return None
+                if self._free:
+                    index = self._free.pop()
+                else:
+                    index, self._slots = self._slots, self._slots + 1
+            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode())
+            os.pwrite(self._fd, record, index * _SLOT.size)
+        except (OSError, struct.error):
+            return None
+        return Slot(self._openings, index)
+
+    def end(self, slot: Slot | None) -> None:
+        """Take back an announcement."""
+        if slot is None or slot.opening != self._openings:
+            return
+        try:
+            os.pwrite(self._fd, _FREE, slot.place * _SLOT.size)
+        except OSError:
+            return  # the slot is lost for this process; readers find the record and ignore the announcement
+        with self._lock:
+            self._free.append(slot.place)
+
+    def recycle(self, slot: Slot | None) -> None:
+        """Let the slot of a recorded call be used again, without the write that `end` costs.
+
+        Until then the file still announces the call; readers see its record and know better.
+        """
+        if slot is not None and slot.opening == self._openings:
+            with self._lock:
+                self._free.append(slot.place)
+
+    def is_void(self, slot: Slot | None, model_call_id: str) -> bool:
+        """Return whether the rollout was cleared after this call began."""
+        if slot is None or slot.opening != self._openings:
+            return False
+        try:
+            return os.pread(self._fd, 32, slot.place * _SLOT.size + _VOID_OFFSET) == model_call_id.encode()
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Remove this process's file when nothing is outstanding in it."""
+        with self._lock:
+            if self._fd < 0 or self._pid != os.getpid():
+                return
+            if len(self._free) == self._slots and self._path is not None:
+                self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd, self._pid, self._free, self._slots = -1, 0, [], 0
+
+    def _open(self) -> None:
+        """Make this process's file; a forked child gets its own."""
+        self._lock = threading.Lock()  # a forked child may have inherited a held one
+        if self._fd >= 0:
+            os.close(self._fd)  # the parent's: holding it would keep the parent's calls alive after its death
+        self._openings += 1
+        self._pid, self._fd, self._free, self._slots = os.getpid(), -1, [], 0
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{os.uname().nodename[:60]}-{self._pid}-{os.urandom(4).hex()}{_SUFFIX}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.FILE_MODE)
+        if not files.try_lock(fd):  # without locks nobody could tell a running process from a dead one
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            return
+        self._fd, self._path = fd, path
+
+
+def open_calls(root: Path, rollout_id: str | None = None) -> list[OpenCall]:
+    """Return the announced calls, of one rollout or of all, of running and of dead processes.
+
+    A call may have a durable record already: `recycle` does not take the announcement back.
+    """
+    return [call for _, _, call in _announced(root, rollout_id)]
+
+
+def void_open_calls(root: Path, rollout_id: str) -> None:
+    """Tell running servers not to record what began before this moment; forget what dead ones left."""
+    for path, slot, call in _announced(root, rollout_id):
+        offset = slot * _SLOT.size
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if call.alive:
+                os.pwrite(fd, call.model_call_id.encode(), offset + _VOID_OFFSET)
+            else:
+                os.pwrite(fd, _FREE, offset)
+        finally:
+            os.close(fd)
+
+
+def take_dead_calls(root: Path) -> Iterator[OpenCall]:
+    """Yield the calls that died with their process, removing each dead process's file after its calls were taken."""
+    for path in _ledger_files(root):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            size = os.fstat(fd).st_size
+            if size and files.try_lock(fd):  # an empty file may be one that its owner has not locked yet
+                yield from (call for _, call in _parse(os.pread(fd, size, 0), None, alive=False))
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+
+def _announced(root: Path, rollout_id: str | None) -> Iterator[tuple[Path, int, OpenCall]]:
+    for path in _ledger_files(root):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # gone, or not ours to read
+            continue
+        try:
+            data = os.pread(fd, os.fstat(fd).st_size, 0)
+            calls = list(_parse(data, rollout_id, alive=True))
+            if calls and files.try_lock(fd):
+                calls = list(_parse(data, rollout_id, alive=False))
+        finally:
+            os.close(fd)
+        for slot, call in calls:
+            yield path, slot, call
+
+
+def _ledger_files(root: Path) -> list[Path]:
+    return sorted((root / DIRECTORY).glob(f"*{_SUFFIX}"))
+
+
+def _parse(data: bytes, rollout_id: str | None, *, alive: bool) -> Iterator[tuple[int, OpenCall]]:
+    wanted = None if rollout_id is None else rollout_id.encode().ljust(_ROLLOUT_WIDTH, b"\0")
+    if wanted is not None and wanted not in data:  # the common answer, without looking at each slot
+        return
+    for slot in range(len(data) // _SLOT.size):
+        call_id, void, started_at, rollout = _SLOT.unpack_from(data, slot * _SLOT.size)
+        if call_id in (_FREE, void) or (wanted is not None and rollout != wanted):
+            continue
+        yield slot, OpenCall(rollout.rstrip(b"\0").decode(), call_id.decode(), started_at, alive)

@@ -1,0 +1,229 @@
+"""`CaptureStore`: the capture files of one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.capture import archive, files, open_calls
+from nemo_gym.capture.open_calls import OpenCall
+from nemo_gym.errors import DataError
+from nemo_gym.records import identity
+from nemo_gym.records.codec import JsonObject, encode_line
+
+_LOG = logging.getLogger(__name__)
+DATA_SUFFIX = ".capture.jsonl"
+MARKER_SUFFIX = ".capture.incomplete"
+_POLL_S = 0.02
+
+
+class CaptureStore:
+    """The append-only capture files under one directory, one per rollout (C3).
+
+    Any number of processes may write and read at once. `<id>.capture.jsonl` holds one JSON object per line;
+    `<id>.capture.incomplete` says that at least one call is missing from it, with one JSON line per known call.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return self._root
+
+    def path_for(self, rollout_id: str) -> Path:
+        """Return the rollout's data file, existing or not; raises ValueError on an unusable id."""
+        return self._root / f"{identity.check_rollout_id(rollout_id)}{DATA_SUFFIX}"
+
+    def incomplete_path_for(self, rollout_id: str) -> Path:
+        """Return the rollout's marker file, existing or not; raises ValueError on an unusable id."""
+        return self._root / f"{identity.check_rollout_id(rollout_id)}{MARKER_SUFFIX}"
+
+    def record(self, rollout_id: str, exchange: JsonObject) -> None:
+        """Append one exchange; it is durable when this returns. Raises OSError when it could not be written."""
+        files.append_durably(self.path_for(rollout_id), encode_line(exchange))
+
+    def mark_incomplete(self, rollout_id: str, *, model_call_id: str | None = None, reason: str | None = None) -> None:
+        """Say that a call is missing. Without a call id the marker is only created when absent."""
+        path = self.incomplete_path_for(rollout_id)
+        if model_call_id is None and reason is None:
+            path.touch(mode=files.FILE_MODE, exist_ok=True)
+            return
+        line = {"time": time.time(), "model_call_id": model_call_id, "reason": reason}
+        files.append_durably(path, encode_line(line))
+
+    def is_incomplete(self, rollout_id: str) -> bool:
+        """Return whether a call is known to be missing: by the marker, or because its process died.
+
+        A marker that names only calls which have arrived since does not count.
+        """
+        marker = self.incomplete_path_for(rollout_id)
+        open_ones = [call for call in open_calls.open_calls(self._root, rollout_id) if not call.alive]
+        if not marker.exists() and not open_ones:
+            return False
+        records, _ = self.read_available(rollout_id)
+        known = {str(record.get("model_call_id")) for _, record in records}
+        return bool(self.missing_calls(rollout_id, known)) or self.misses_unnamed_calls(rollout_id)
+
+    def missing_calls(self, rollout_id: str, known: set[str]) -> list[JsonObject]:
+        """Return the named calls that have no record: `{model_call_id, reason, time}`, each call once.
+
+        From the marker, and from calls that began and never ended: their process died, or they still run.
+        """
+        missing: dict[str, JsonObject] = {}
+        for line in self._marker_lines(rollout_id):
+            call_id = line.get("model_call_id")
+            if isinstance(call_id, str) and call_id not in known:
+                missing.setdefault(call_id, line)
+        for call in open_calls.open_calls(self._root, rollout_id):
+            if call.model_call_id not in known:
+                reason = "still being served" if call.alive else "its server process died"
+                entry = {"model_call_id": call.model_call_id, "reason": reason, "time": call.started_at}
+                missing.setdefault(call.model_call_id, entry)
+        return list(missing.values())
+
+    def misses_unnamed_calls(self, rollout_id: str) -> bool:
+        """Return whether there is a marker that does not say which call is missing."""
+        if not self.incomplete_path_for(rollout_id).exists():
+            return False
+        lines = self._marker_lines(rollout_id)
+        return not lines or any(not isinstance(line.get("model_call_id"), str) for line in lines)
+
+    def read(self, rollout_id: str) -> list[JsonObject]:
+        """Return every exchange in durable append order; `[]` without a file.
+
+        Strict: raises DataError, with the line, when one line is damaged.
+        """
+        path = self.path_for(rollout_id)
+        exchanges: list[JsonObject] = []
+        offset = 0
+        for number, line in enumerate(archive.read_lines(path).split(b"\n"), start=1):
+            if line.strip():
+                try:
+                    exchange = decode_exchange(line)
+                except ValueError as error:
+                    hint = "`read_available` skips damaged lines and counts them."
+                    raise DataError(str(error), path=path, line=number, byte=offset, hint=hint) from error
+                if is_call(exchange):
+                    exchanges.append(exchange)
+            offset += len(line) + 1
+        return exchanges
+
+    def read_available(self, rollout_id: str) -> tuple[list[tuple[int, JsonObject]], int]:
+        """Return what can be read, as (line index, exchange), and how many lines cannot.
+
+        The index counts damaged lines too, blank lines not.
+        """
+        found: list[tuple[int, JsonObject]] = []
+        invalid = index = 0
+        for line in archive.read_lines(self.path_for(rollout_id)).split(b"\n"):
+            if not line.strip():
+                continue
+            try:
+                exchange = decode_exchange(line)
+            except ValueError:
+                invalid += 1
+            else:
+                if is_call(exchange):
+                    found.append((index, exchange))
+            index += 1
+        return found, invalid
+
+    def delete(self, rollout_id: str) -> None:
+        """Remove the rollout's files. Calls still being served for it are not recorded when they end (C11)."""
+        open_calls.void_open_calls(self._root, rollout_id)
+        files.delete(self.path_for(rollout_id))
+        files.delete(archive.sealed_path(self.path_for(rollout_id)))
+        files.delete(self.incomplete_path_for(rollout_id))
+
+    def seal(self, rollout_id: str) -> bool:
+        """Compress a finished rollout's file; reading goes on as before. False when there is nothing to compress."""
+        return archive.seal(self.path_for(rollout_id))
+
+    def open_calls(self, rollout_id: str | None = None) -> list[OpenCall]:
+        """Return the calls that have begun and have no durable record, of one rollout or of all."""
+        data: dict[str, bytes] = {}
+        found = []
+        for call in open_calls.open_calls(self._root, rollout_id):
+            if call.rollout_id not in data:
+                data[call.rollout_id] = archive.read_lines(self.path_for(call.rollout_id))
+            if call.model_call_id.encode() not in data[call.rollout_id]:
+                found.append(call)
+        return found
+
+    def recover(self) -> int:
+        """Put the calls that died with an earlier process into their rollouts' markers; returns how many."""
+        count = 0
+        for call in open_calls.take_dead_calls(self._root):
+            records, _ = self.read_available(call.rollout_id)
+            if any(record.get("model_call_id") == call.model_call_id for _, record in records):
+                continue
+            self.mark_incomplete(call.rollout_id, model_call_id=call.model_call_id, reason="its server process died")
+            count += 1
+        return count
+
+    def _marker_lines(self, rollout_id: str) -> list[JsonObject]:
+        lines = []
+        for line in (files.read_whole(self.incomplete_path_for(rollout_id)) or b"").split(b"\n"):
+            try:
+                value = orjson.loads(line) if line.strip() else None
+            except orjson.JSONDecodeError:
+                value = None
+            if isinstance(value, dict):
+                lines.append(value)
+        return lines
+
+
+async def await_quiescence(store: CaptureStore, rollout_id: str, timeout_s: float = 5.0) -> list[OpenCall]:
+    """Wait until no call of the rollout is being served or written by any process; returns what still is.
+
+    An empty list means quiet. Calls of dead processes are not waited for. Processes on other machines are seen as far
+    as the shared file system shows their announcements.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        outstanding = [call for call in store.open_calls(rollout_id) if call.alive]
+        if not outstanding or time.monotonic() >= deadline:
+            return outstanding
+        await asyncio.sleep(_POLL_S)
+
+
+await_model_call_capture_quiescence = await_quiescence
+
+
+def decode_exchange(line: bytes) -> JsonObject:
+    """Return the object on one line; raises ValueError when it is damaged.
+
+    NaN and infinity, which other writers let through, become null.
+    """
+    try:
+        value: Any = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            value = json.loads(line, parse_constant=_null)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        except UnicodeDecodeError as error:
+            raise ValueError("not UTF-8") from error
+        except ValueError as error:
+            raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
+    return value
+
+
+def is_call(exchange: JsonObject) -> bool:
+    """Return whether a line is a call: lines of another `type` belong to other readers."""
+    return bool(exchange.get("type", "call") == "call")
+
+
+def _null(_name: str) -> None:
+    return None

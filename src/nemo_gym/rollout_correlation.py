@@ -1,0 +1,25 @@
+"""Door: which rollout a request belongs to."""
+
+from __future__ import annotations
+
+from nemo_gym.capture.correlation import (
+    RolloutContextMiddleware,
+    apply_rollout_prefix,
+    current_invocation_id,
+    current_rollout_id,
+    maybe_rollout_id_from_run_body,
+    rollout_context,
+    rollout_path_prefix,
+    url_path_for_request,
+)
+
+__all__ = [
+    "RolloutContextMiddleware",
+    "apply_rollout_prefix",
+    "current_invocation_id",
+    "current_rollout_id",
+    "maybe_rollout_id_from_run_body",
+    "rollout_context",
+    "rollout_path_prefix",
+    "url_path_for_request",
+]
