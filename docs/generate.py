@@ -28,7 +28,7 @@ setting, and every setting can be given as `+key=value`.
 
 Values are numbers, `true`, `false`, `null`, quoted text, `[a,b]`, `{k: v}` and `${other.key}`.
 
-Exit codes: 0; 1 the run has failures that you must see; 2 a mistake in what was asked, with what to do; 130 interrupted.
+Exit codes: 0; 1 the run has failures that you must see; 2 a mistake in what was asked; 130 interrupted.
 Results go to stdout, everything else to stderr.
 """
 
