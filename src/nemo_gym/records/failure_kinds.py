@@ -1,15 +1,12 @@
 """Why a rollout failed: a small vocabulary that dashboards can group by.
 
-A kind never decides retry. Names outside the vocabulary are kept, and warned about once.
+A kind never decides retry. Names outside the vocabulary are kept.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Final, Literal
-
-logger = logging.getLogger(__name__)
 
 FailureStage = Literal["admission", "seed", "agent", "verification", "cleanup"]
 
@@ -64,8 +61,6 @@ FAILURE_KINDS: Final = frozenset(
 )
 
 _NAMESPACED = re.compile(r"[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
-_MAX_WARNED = 1000
-_warned: set[str] = set()
 
 
 def is_registered(kind: str) -> bool:
@@ -76,11 +71,3 @@ def is_registered(kind: str) -> bool:
 def is_namespaced(kind: str) -> bool:
     """Return whether `kind` is a server's own name, `<server>:<kind>` in lower case, digits and `_`."""
     return _NAMESPACED.fullmatch(kind) is not None
-
-
-def validate_failure_kind(kind: str) -> str:
-    """Return `kind` unchanged; an unknown one is logged once per value."""
-    if not is_registered(kind) and not is_namespaced(kind) and kind not in _warned and len(_warned) < _MAX_WARNED:
-        _warned.add(kind)
-        logger.warning("failure kind `%s` is not registered; use a registered kind or `<server>:<kind>`", kind[:200])
-    return kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -131,6 +131,26 @@ def failure_record(
         ),
         http_status=failure.status if failure.status is not None and 100 <= failure.status <= 599 else None,
         exception_type=cut(failure.exception_type),
+    )
+
+
+def environment_failure_record(
+    row: Mapping[str, Any], result: Mapping[str, Any], *, run_id: str
+) -> RolloutFailureRecord:
+    """Return the typed record of a rollout that its environment server reported as failed."""
+    base = base_rollout_id(row)
+    kind, stage = result.get(keys.FAILURE_KIND), result.get(keys.FAILURE_STAGE)
+    return RolloutFailureRecord(
+        episode_id=None if base is None else FailedEpisodeId(rollout_id=base, attempt=attempt_of(row)),
+        run_id=run_id,
+        source="environment",
+        delivery="delivered",
+        failure=FailureDetail(
+            failure_reason=cut(str(result.get(keys.FAILURE_MESSAGE) or "no reason given")),
+            terminal=bool(result.get(keys.FAILURE_TERMINAL)),
+            failure_kind=kind if isinstance(kind, str) else None,
+            stage=stage if stage in get_args(FailureStage) else None,
+        ),
     )
 
 

@@ -1,0 +1,76 @@
+"""Who may call a server: everyone on the loopback interface, elsewhere only who knows the run's token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+
+import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym.errors import ConfigError
+
+SERVER_TOKEN_ENV = "NEMO_GYM_SERVER_TOKEN"
+SERVER_TOKEN_HEADER = "x-ng-server-token"
+OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/healthz", "/health"})
+
+
+def server_token() -> str | None:
+    """Return the run's token, or None when none is set."""
+    return os.environ.get(SERVER_TOKEN_ENV) or None
+
+
+def server_token_headers() -> dict[str, str]:
+    """Return the header that servers of one run show each other; {} without a token."""
+    token = server_token()
+    return {SERVER_TOKEN_HEADER: token} if token else {}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_binding(host: str) -> None:
+    """Raise ConfigError when a server would listen beyond this machine without a token."""
+    if not is_loopback(host) and server_token() is None:
+        raise ConfigError(
+            f"refusing to listen on `{host}` without a token: anyone who reaches it could spend the model key. Set "
+            f"`{SERVER_TOKEN_ENV}` for every process of the run, or use host `127.0.0.1`."
+        )
+
+
+class TokenMiddleware:
+    """Answers 401 to requests that do not show the token; SDKs show it as their API key.
+
+    The liveness routes stay open. The token is compared in constant time and never forwarded.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self.app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_shown(scope):
+            await self.app(scope, receive, send)
+            return
+        body = orjson.dumps({"error": {"message": "the token of this run is missing or wrong", "type": "auth"}})
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _is_shown(self, scope: Scope) -> bool:
+        shown = False
+        for name, value in scope["headers"]:
+            if name in (b"x-ng-server-token", b"x-api-key"):
+                shown |= hmac.compare_digest(value, self._token)
+            elif name == b"authorization" and value[:7].lower() == b"bearer ":
+                shown |= hmac.compare_digest(value[7:], self._token)
+        return shown

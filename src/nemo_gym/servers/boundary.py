@@ -1,0 +1,171 @@
+"""The outer middleware of a served app: exceptions become answers, and a client that left stops its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import aiohttp
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.records import codec
+
+logger = logging.getLogger(__name__)
+
+ErrorAnswer: TypeAlias = Callable[[Scope, BaseException, str], Response]
+"""Makes the answer to an unhandled exception from the request's scope, the exception and a one-line description."""
+
+WATCH_AFTER_S = 0.05
+"""Requests that end sooner are not watched for a client that left: there is nothing worth stopping."""
+
+_BODY_EXCERPT = 2000
+_READ_AHEAD = 64
+
+
+def describe(error: BaseException) -> str:
+    """Return what a caller is told about an unhandled exception; an inner server's own words are kept."""
+    if isinstance(error, asyncio.CancelledError):
+        return "Request was cancelled"
+    inner = getattr(error, "response_content", None)
+    if isinstance(error, aiohttp.ClientResponseError) and inner is not None:
+        url = str(error.request_info.real_url)
+        shown = inner[:_BODY_EXCERPT] if isinstance(inner, (bytes, str)) else inner
+        return f"Hit an exception calling an inner server: {error.status} from {url}: {shown!r}"
+    return repr(error)
+
+
+def plain_error(_scope: Scope, _error: BaseException, description: str) -> Response:
+    """Answer 500 with the description as a JSON string, which tool-calling models read."""
+    return Response(codec.encode(description), status_code=500, media_type="application/json")
+
+
+class ExceptionMiddleware:
+    """Turns every exception that a handler lets out into a JSON answer, and logs it with the server's name.
+
+    This is the boundary where any exception is expected. When the answer has begun already, the connection is ended, so
+    that the client cannot take the part for the whole.
+    """
+
+    def __init__(self, app: ASGIApp, *, name: str, answer: ErrorAnswer = plain_error) -> None:
+        self.app = app
+        self._name = name
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and answer what it raises."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if began or (task is not None and task.cancelling()):
+                raise
+            await self._reply(scope, receive, send, error)
+        except Exception as error:
+            if began:
+                logger.exception("%s: `%s` failed after its answer began", self._name, scope["path"])
+                raise
+            await self._reply(scope, receive, send, error)
+
+    async def _reply(self, scope: Scope, receive: Receive, send: Send, error: BaseException) -> None:
+        description = describe(error)
+        where = f"{scope['method']} {scope['path']}"
+        logger.error("%s: `%s` failed: %s", self._name, where, description[:500], exc_info=error)
+        await self._answer(scope, error, description)(scope, receive, send)
+
+
+class DisconnectMiddleware:
+    """Cancels the handler when the client goes away, so that nobody computes for a caller that left."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on while its client is there."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        watch = _Watch(receive, task)
+        try:
+            await self.app(scope, watch.receive, watch.sender(send))
+        except asyncio.CancelledError:
+            if not watch.has_cancelled or task.uncancel() > 0:
+                raise
+            logger.info("`%s`: the client left, its handler was stopped", scope["path"])
+        finally:
+            watch.close()
+
+
+class _Watch:
+    """Reads the request's messages ahead of the app, once the request lasts long enough to be worth it."""
+
+    def __init__(self, receive: Receive, task: asyncio.Task[object]) -> None:
+        self._receive = receive
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._reading = 0
+        self._is_due = False
+        self._read_ahead: asyncio.Queue[Message] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._complete = False
+        self.has_cancelled = False
+        self._timer = self._loop.call_later(WATCH_AFTER_S, self._start)
+
+    async def receive(self) -> Message:
+        """Return the next message, as the app would have got it."""
+        if self._read_ahead is not None:
+            return await self._read_ahead.get()
+        self._reading += 1
+        try:
+            return await self._receive()
+        finally:
+            self._reading -= 1
+            if self._is_due and not self._reading and not self._complete:
+                self._start()
+
+    def sender(self, send: Send) -> Send:
+        """Return `send`, noting when the answer is complete."""
+
+        async def send_noting(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                self._complete = True
+            await send(message)
+
+        return send_noting
+
+    def _start(self) -> None:
+        if self._reading:  # The app is waiting for a message itself; two readers would steal from each other.
+            self._is_due = True
+            return
+        self._read_ahead = asyncio.Queue(maxsize=_READ_AHEAD)
+        self._reader = self._loop.create_task(self._read(self._read_ahead))
+
+    async def _read(self, queue: asyncio.Queue[Message]) -> None:
+        while True:
+            message = await self._receive()
+            await queue.put(message)
+            if message["type"] == "http.disconnect":
+                if not self._complete and not self._task.done():
+                    self.has_cancelled = True
+                    self._task.cancel()
+                return
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._timer.cancel()
+        if self._reader is not None:
+            self._reader.cancel()

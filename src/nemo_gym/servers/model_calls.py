@@ -1,0 +1,186 @@
+"""The three model routes: plain handlers from bytes to bytes, around the coroutines of a model server."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nemo_gym.capture.execution import report_execution
+from nemo_gym.dialects import conversion
+from nemo_gym.dialects.names import Dialect
+from nemo_gym.records import codec
+from nemo_gym.servers.event_stream import KEEP_ALIVE_S, EventStream, answer_or_stream, pieces
+from nemo_gym.servers.handler_plan import InvalidBodyError
+from nemo_gym.servers.upstream import UpstreamError, error_answer, failure_answer
+from nemo_gym.servers.web import encode_answer, json_answer
+
+_ANSWERED = (UpstreamError, aiohttp.ClientResponseError, HTTPException)
+"""Exceptions that hold the answer of a backend, or the one that a handler chose."""
+
+
+class ModelBackend(Protocol):
+    """What the routes need from a model server."""
+
+    async def responses_dispatch(self, request: Request, body: dict[str, Any]) -> Any:
+        """Answer a Responses request."""
+
+    async def chat_completions_dispatch(self, request: Request, body: dict[str, Any]) -> Any:
+        """Answer a Chat Completions request."""
+
+    async def messages(self, request: Request, body: dict[str, Any]) -> Any:
+        """Answer a Messages request."""
+
+    def takes_raw_body(self, dialect: Dialect) -> bool:
+        """Return whether the dialect's coroutine wants the request as it came."""
+
+    def owns_stream(self, dialect: Dialect) -> bool:
+        """Return whether the backend itself answers a streaming request."""
+
+    def _finalize_served_response(self, response: Any) -> Any: ...
+
+
+class ModelCalls:
+    """The endpoints of one model server."""
+
+    def __init__(self, backend: ModelBackend, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        self._backend = backend
+        self._keep_alive_s = keep_alive_s
+
+    async def serve_responses(self, request: Request) -> Response:
+        """Answer POST `/v1/responses`."""
+        return await self._serve("responses", request)
+
+    async def serve_chat(self, request: Request) -> Response:
+        """Answer POST `/v1/chat/completions`."""
+        return await self._serve("chat", request)
+
+    async def serve_messages(self, request: Request) -> Response:
+        """Answer POST `/v1/messages`."""
+        return await self._serve("messages", request)
+
+    async def _serve(self, dialect: Dialect, request: Request) -> Response:
+        raw = await request.body()
+        try:
+            body = codec.decode_object(raw)
+        except ValueError as error:
+            return _refusal(dialect, f"the body is no JSON object: {error}", "json_invalid", ["body"])
+        stream = body.get("stream")
+        if stream is not None and not isinstance(stream, bool):
+            return _refusal(dialect, "`stream` must be true or false", "bool_type", ["body", "stream"])
+        if not stream:
+            return await self._finished(dialect, request, body)
+        work = self._streamed(dialect, request, body, include_usage=conversion.wants_usage(body))
+        if self._backend.owns_stream(dialect):
+            return await work
+        return await answer_or_stream(dialect, work, keep_alive_s=self._keep_alive_s)
+
+    async def _finished(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
+        """Answer with the finished object, or with what the coroutine made ready."""
+        result = await self._result(dialect, request, body)
+        return result if isinstance(result, Response) else json_answer(encode_answer(result))
+
+    async def _streamed(
+        self, dialect: Dialect, request: Request, body: dict[str, Any], *, include_usage: bool
+    ) -> Response:
+        """Answer with the finished object as events, or with what the coroutine made ready."""
+        result = await self._result(dialect, request, body)
+        if isinstance(result, Response):
+            return result
+        plain = result if isinstance(result, dict) else codec.decode_object(encode_answer(result))
+        return EventStream(pieces(conversion.replay_events(dialect, plain, include_usage=include_usage)))
+
+    async def _result(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Any:
+        try:
+            if dialect == "messages":
+                result = await self._backend.messages(request, body)
+            elif dialect == "chat":
+                result = await self._backend.chat_completions_dispatch(request, self._tidy(dialect, request, body))
+            else:
+                result = await self._backend.responses_dispatch(request, self._tidy(dialect, request, body))
+                result = _with_namespaces(result, body)
+        except InvalidBodyError as error:
+            return _invalid(dialect, error.problems)
+        except conversion.ConversionError as error:
+            return error_answer(dialect, status=400, message=str(error))
+        except _ANSWERED as error:
+            if isinstance(error, UpstreamError):
+                if error.status is None:  # No answer at all: the record of this call keeps the exception's category.
+                    raise
+                report_execution(request, upstream_status_code=error.status)
+            answer = failure_answer(dialect, error)
+            assert answer is not None
+            return answer
+        return result if isinstance(result, Response) else self._backend._finalize_served_response(result)
+
+    def _tidy(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Clean a request up for a typed coroutine, streaming or not, and note what was dropped for the record."""
+        if self._backend.takes_raw_body(dialect):
+            return body
+        tidy = conversion.tidy_chat_request if dialect == "chat" else conversion.tidy_responses_request
+        tidied, notes = tidy(body)
+        if notes:
+            report_execution(request, conversion_notes=notes)
+        return tidied
+
+    async def converted_messages(self, request: Request, body: dict[str, Any]) -> Any:
+        """Answer a Messages request through the Responses coroutine; `stream` is this side's matter."""
+        converted, notes = conversion.messages_request_to_responses(body)
+        converted.pop("stream", None)
+        result = await self._backend.responses_dispatch(request, self._tidy("responses", request, converted))
+        response = _plain_response(result)
+        if response.get("status") == "failed":
+            inner = response.get("error") or {}
+            return error_answer("messages", status=500, message=str(inner.get("message") or "the model failed"))
+        message, more = conversion.responses_to_messages_response(response, requested_model=body.get("model"))
+        if notes or more:
+            report_execution(request, conversion_notes=[*notes, *more])
+        return message
+
+
+def _with_namespaces(result: Any, request: dict[str, Any]) -> Any:
+    """Undo the flattening of namespace tools in the calls of a finished answer."""
+    tools = request.get("tools")
+    if isinstance(result, Response) or not isinstance(tools, list):
+        return result
+    if not any(isinstance(tool, dict) and tool.get("type") == "namespace" for tool in tools):
+        return result
+    return conversion.restore_namespaces(_plain_response(result), request=request)
+
+
+def _plain_response(result: Any) -> dict[str, Any]:
+    """Return a Responses result as a dict; an error that a backend made ready is said again in this dialect."""
+    if isinstance(result, dict):
+        return result
+    if isinstance(result, BaseModel):
+        return codec.decode_object(encode_answer(result))
+    if isinstance(result, Response) and isinstance(content := getattr(result, "body", None), bytes) and content:
+        if result.status_code < 400:
+            return codec.decode_object(content)
+        raise UpstreamError(
+            "the model backend failed",
+            server="model",
+            status=result.status_code,
+            body=content,
+            headers=dict(result.headers),
+        )
+    raise TypeError(f"`responses` returned a `{type(result).__name__}`, which cannot be said in the Messages dialect")
+
+
+def _refusal(dialect: Dialect, message: str, kind: str, where: list[str]) -> Response:
+    status = 400 if dialect == "messages" else 422
+    detail = [{"type": kind, "loc": where, "msg": message, "input": {}}]
+    return error_answer(dialect, status=status, message=message, detail=detail)
+
+
+def _invalid(dialect: Dialect, error: ValidationError) -> Response:
+    """Answer a body that does not fit its model, with FastAPI's document beside the dialect's shape."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    detail = [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems]
+    shown = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:5])
+    status = 400 if dialect == "messages" else 422
+    return error_answer(dialect, status=status, message=f"the request is invalid: {shown}", detail=detail)

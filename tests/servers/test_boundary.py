@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import aiohttp
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from starlette.testclient import TestClient
+
+from nemo_gym.servers.access import SERVER_TOKEN_ENV, TokenMiddleware, check_binding, server_token_headers
+from nemo_gym.servers.boundary import DisconnectMiddleware, ExceptionMiddleware
+from nemo_gym.servers.http import raise_for_status, request
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.started, self.stopped, self.finished = threading.Event(), threading.Event(), threading.Event()
+
+    async def work(self) -> None:
+        self.started.set()
+        try:
+            await asyncio.sleep(30)
+            self.finished.set()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+
+
+def make_app(watched: Watched | None = None) -> FastAPI:
+    app = FastAPI()
+    watched = watched or Watched()
+
+    @app.post("/fail")
+    async def fail() -> None:
+        raise RuntimeError("no such luck")
+
+    @app.post("/cancelled")
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    @app.post("/slow")
+    async def slow(body: dict[str, Any]) -> None:
+        await watched.work()
+
+    @app.post("/slow-without-reading")
+    async def slow_without_reading() -> None:
+        await watched.work()
+
+    @app.post("/stream")
+    async def stream() -> StreamingResponse:
+        async def chunks() -> Any:
+            yield b"first"
+            await watched.work()
+
+        return StreamingResponse(chunks())
+
+    @app.post("/echo")
+    async def echo(request: Request) -> int:
+        await asyncio.sleep(0.1)
+        return len(await request.body())
+
+    app.add_middleware(ExceptionMiddleware, name="tester")
+    app.add_middleware(DisconnectMiddleware)
+    return app
+
+
+def test_an_unhandled_exception_is_500_with_its_repr_as_a_json_string() -> None:
+    answer = TestClient(make_app()).post("/fail")
+    assert answer.status_code == 500
+    assert answer.json() == "RuntimeError('no such luck')"
+
+
+def test_a_handler_that_was_cancelled_from_inside_is_500_and_says_so() -> None:
+    answer = TestClient(make_app()).post("/cancelled")
+    assert (answer.status_code, answer.json()) == (500, "Request was cancelled")
+
+
+async def test_an_inner_servers_error_names_the_call_and_keeps_its_words(serve: Any, close_session: None) -> None:
+    inner = serve(make_app())
+    outer = FastAPI()
+
+    @outer.post("/outer")
+    async def call() -> None:
+        await raise_for_status(await request("POST", f"{inner.url}/fail"))
+
+    outer.add_middleware(ExceptionMiddleware, name="outer")
+    served = serve(outer)
+    answer = await request("POST", f"{served.url}/outer")
+    said = json.loads(await answer.read())
+    assert answer.status == 500
+    assert f"{inner.url}/fail" in said
+    assert "no such luck" in said
+
+
+@pytest.mark.parametrize("path", ["/slow", "/slow-without-reading", "/stream"])
+async def test_a_client_that_leaves_stops_its_handler(path: str, serve: Any, until: Any) -> None:
+    watched = Watched()
+    served = serve(make_app(watched))
+    async with aiohttp.ClientSession() as session:
+        call = asyncio.create_task(session.post(f"{served.url}{path}", json={"a": 1}))
+        await until(watched.started.is_set)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    await until(watched.stopped.is_set)
+    assert not watched.finished.is_set()
+
+
+async def test_a_body_that_arrives_slowly_is_read_whole(serve: Any) -> None:
+    served = serve(make_app())
+
+    async def slowly() -> Any:
+        for _ in range(6):
+            yield b"x" * 1000
+            await asyncio.sleep(0.03)
+
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{served.url}/echo", data=slowly()) as answer,
+    ):
+        assert await answer.json() == 6000
+
+
+def test_the_liveness_routes_are_open_and_everything_else_needs_the_token() -> None:
+    app = FastAPI()
+
+    @app.get("/{rest:path}")
+    async def anything(rest: str) -> str:
+        return "in"
+
+    client = TestClient(TokenMiddleware(app, token="secret"))
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/v1/models").status_code == 401
+    assert client.get("/v1/models", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    for headers in ({"Authorization": "Bearer secret"}, {"x-api-key": "secret"}, {"x-ng-server-token": "secret"}):
+        assert client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_listening_beyond_this_machine_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_binding("127.0.0.1")
+    check_binding("localhost")
+    check_binding("::1")
+    with pytest.raises(ValueError, match=SERVER_TOKEN_ENV):
+        check_binding("0.0.0.0")
+    monkeypatch.setenv(SERVER_TOKEN_ENV, "secret")
+    check_binding("0.0.0.0")
+    assert server_token_headers() == {"x-ng-server-token": "secret"}
