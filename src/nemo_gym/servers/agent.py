@@ -28,8 +28,7 @@ from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.http import get_response_json, raise_for_status
 from nemo_gym.servers.judging import resolved_signature
 from nemo_gym.servers.metrics import AggregateMetrics, AggregateMetricsRequest, compute_aggregate_metrics
-from nemo_gym.servers.openai_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.servers.run_types import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.servers.run_types import BaseRunRequest
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
 from nemo_gym.servers.web import new_app
 
@@ -94,12 +93,12 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     config: BaseResponsesAPIAgentConfig
 
     @abstractmethod
-    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Act until there is an answer; may also take `request: Request` and `response: Response`."""
+    async def responses(self, *args: Any, **kwargs: Any) -> Any:
+        """Act on `body`, Responses params, until there is an answer; may also take `request` and `response`."""
 
     @abstractmethod
-    async def run(self, body: BaseRunRequest = Body()) -> BaseVerifyResponse:
-        """Run a whole rollout: seed the session, act, verify."""
+    async def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a whole rollout of `body`, a run request: seed the session, act, verify."""
 
     def setup_webserver(self) -> FastAPI:
         """Return the app; an override calls this one and adds its routes."""

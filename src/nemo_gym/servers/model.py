@@ -61,12 +61,12 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     non_generating_model_routes: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
     @abstractmethod
-    async def responses(self, body: Any) -> Any:
-        """Answer a Responses request with a finished Response."""
+    async def responses(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a Responses request, `body`, with a finished Response."""
 
     @abstractmethod
-    async def chat_completions(self, body: Any) -> Any:
-        """Answer a Chat Completions request with a finished completion."""
+    async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a Chat Completions request, `body`, with a finished completion."""
 
     async def messages(self, request: Request, body: dict[str, Any]) -> Any:
         """Answer a Messages request; by default through `responses`. An override gets the JSON object as it came."""

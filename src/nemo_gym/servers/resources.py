@@ -88,8 +88,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         return BaseSeedSessionResponse()
 
     @abstractmethod
-    async def verify(self, body: Any) -> Any:
-        """Score what the agent did: a verify request in, a verify response out."""
+    async def verify(self, *args: Any, **kwargs: Any) -> Any:
+        """Score what the agent did: `body`, a verify request, in; a verify response out."""
 
     async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
         """Release a session; a server that holds state overrides this, and raises when the release fails."""

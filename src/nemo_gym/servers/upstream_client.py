@@ -136,7 +136,7 @@ def unanswered(error: BaseException, url: str, *, attempt: int = 1) -> UpstreamE
     elif isinstance(error, (aiohttp.InvalidURL, ValueError)):
         message = f"`{url}` is not a URL that can be called: check the model's base URL"
     else:
-        message = f"the model at `{url}` broke the connection: {error or type(error).__name__}"
+        message = f"the model at `{url}` broke the connection: {str(error) or type(error).__name__}"
     kind = "timeout" if isinstance(error, TimeoutError) else "connection"
     return UpstreamError(message, server=url, status=None, code=f"upstream_{kind}", attempt=attempt)
 

@@ -96,7 +96,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     config: SimpleAgentConfig
 
-    async def responses(self, request: Request) -> Response:  # type: ignore[override]  # JSON in, JSON out
+    async def responses(self, request: Request) -> Response:
         """Act once: a Response with everything produced; a correlated call carries its evidence on private keys."""
         params = codec.decode_object(await request.body())
         session = _Session(
@@ -115,7 +115,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             answer.set_cookie(cookie, value)
         return answer
 
-    async def run(self, request: Request) -> Response:  # type: ignore[override]
+    async def run(self, request: Request) -> Response:
         """Run a whole rollout: seed the session, converse, verify; its result with the evidence beside it."""
         row = codec.decode_object(await request.body())
         with rollout_context(self.rollout_id_from_run(row)):
