@@ -155,7 +155,7 @@ def command(
         )
     main = _serve_and_collect(resolved, as_json=as_json) if serving else _collect(resolved, resolved.data, as_json)
     code = run_until_interrupted(main, on_second=lambda: os._exit(130))
-    if code in (130, 143):
+    if code > 128:
         note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
     return code
 

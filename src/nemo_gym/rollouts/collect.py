@@ -1,0 +1,256 @@
+"""A whole evaluation run: prepare, dispatch, record, then metrics, coverage and health."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.config.roots import component_search_roots, find_file
+from nemo_gym.errors import RunFailedError
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.rows import rollout_key
+from nemo_gym.records.status import RunStatus
+from nemo_gym.rollouts.batch_status import RunStatusTracker
+from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
+from nemo_gym.rollouts.capture_owner import claim
+from nemo_gym.rollouts.capture_settings import reconciled
+from nemo_gym.rollouts.dispatch import Completions, Dispatch
+from nemo_gym.rollouts.evidence import EvidencePolicy
+from nemo_gym.rollouts.execute import RolloutExecutor
+from nemo_gym.rollouts.head import fetch_config_async, head_address
+from nemo_gym.rollouts.progress import CollectionObserver, LoggingObserver
+from nemo_gym.rollouts.prompts import load_prompt
+from nemo_gym.rollouts.record import RunRecorder, reward_of
+from nemo_gym.rollouts.recorded_run import finish_recording
+from nemo_gym.rollouts.rollout_collection import get_max_rollout_attempts
+from nemo_gym.rollouts.rollout_outcomes import RolloutRequestError
+from nemo_gym.rollouts.route import Router
+from nemo_gym.rollouts.run_client import RunClient
+from nemo_gym.rollouts.run_report import RunReport, report_run
+from nemo_gym.rollouts.run_setup import PreparedRun, RunSetup
+from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.rollouts.topology import Topology
+from nemo_gym.store.jsonl import read_objects
+from nemo_gym.store.lock import RunLock
+from nemo_gym.store.run_files import RunFiles
+
+# Without a limit of its own a run is limited by the connections to one host; this many more wait in memory.
+_RESIDENT_WITHOUT_LIMIT = 2048
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """How a run ended. `records` is empty unless results are kept in memory."""
+
+    files: RunFiles
+    status: RunStatus
+    latencies: DispatchLatencyTracker
+    report: RunReport
+    records: list[JsonObject] = field(default_factory=list)
+
+
+async def collect_run(
+    config: RolloutCollectionConfig,
+    *,
+    own_config: Mapping[str, Any],
+    observer: CollectionObserver | None = None,
+    gym_version: str | None = None,
+    resolve_input: Callable[[str], Path] | None = None,
+) -> RunSummary:
+    """Do the run that `config` describes against the running servers.
+
+    `own_config` is the collector's merged configuration: where the head server is, and its explicit capture settings.
+    Raises HeadServerUnreachableError, ConfigError or DataError before any file of an earlier run is touched;
+    RunFailedError when a `/run` failed and failures are not routed, or no rollout succeeded; IncompleteEvaluationError
+    under `require_complete`. Cancelling ends every rollout and saves the state `interrupted`.
+    """
+    observer = observer or LoggingObserver()
+    topology = Topology(await fetch_config_async(head_address(own_config)))
+    capture = reconciled(topology.config, own_config)
+    if capture.warning:
+        observer.note(f"Warning: {capture.warning}")
+    router = Router(
+        topology,
+        mode=config.environment_routing_mode,
+        environment_server_name=config.environment_server_name,
+        routes=config.environment_server_routes,
+    )
+    prompt, prompt_digest = load_prompt(config.prompt_config)
+    input_path = (resolve_input or _find_input)(config.input_jsonl_fpath)
+    files = config.files
+    await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
+    with RunLock(files.lock):
+        setup = RunSetup(
+            config,
+            input_path=input_path,
+            router=router,
+            observer=observer,
+            max_attempts=get_max_rollout_attempts(),
+            gym_version=gym_version,
+            prompt=prompt,
+            prompt_digest=prompt_digest,
+        )
+        prepared = await asyncio.to_thread(setup.prepare)
+        if prepared.manifest.kind == "eval":
+            for directory in capture.capture_dirs:
+                shared = await asyncio.to_thread(
+                    claim, directory, run_id=prepared.manifest.run_id, output=files.rollouts
+                )
+                if shared:
+                    observer.note(f"Warning: {shared}")
+        collection = EvalCollection(config, prepared, router, capture.capture_dirs, observer)
+        await collection.collect()
+        report = await report_run(config, prepared, router, collection.tracker.status, observer)
+        tracker = collection.tracker
+        tracker.aggregated(report.aggregation)
+        tracker.save(durable=True)
+        summary = RunSummary(files, tracker.status, collection.latencies, report)
+        if config.retain_results_in_memory:
+            summary.records = await asyncio.to_thread(saved_records, files)
+    check_outcome(config, tracker.status)
+    return summary
+
+
+def _find_input(path: str) -> Path:
+    return find_file(path, component_search_roots(), what="input file")
+
+
+class EvalCollection:
+    """The dispatching part of a run: also what a dispatch does before, for each row, and after."""
+
+    def __init__(
+        self,
+        config: RolloutCollectionConfig,
+        prepared: PreparedRun,
+        router: Router,
+        capture_dirs: list[Path],
+        observer: CollectionObserver,
+    ) -> None:
+        self._config = config
+        self._prepared = prepared
+        self._observer = observer
+        self.latencies = DispatchLatencyTracker()
+        files, manifest = prepared.files, prepared.manifest
+        self.tracker = RunStatusTracker(
+            files.status,
+            run_id=manifest.run_id,
+            output=files.rollouts.name,
+            shard=manifest.shard,
+            gym_version=manifest.gym_version,
+        )
+        self._restore_counts()
+        self._client = RunClient(connection_retries=config.connection_retries, timeout_s=config.rollout_timeout_s)
+        self._recorder = RunRecorder(
+            files,
+            run_id=manifest.run_id,
+            tracker=self.tracker,
+            done=prepared.plan.done,
+            max_attempts=get_max_rollout_attempts(),
+            truncate=not prepared.resumed,
+        )
+        concurrency = config.num_samples_in_parallel
+        self._executor = RolloutExecutor(
+            client=self._client,
+            router=router,
+            run_id=manifest.run_id,
+            evidence=EvidencePolicy(capture_dirs=capture_dirs, attach=True),
+            route_failures=config.route_failures_to_sidecar,
+            typed_failures=False,
+            recorder=self._recorder,
+            record_omitted=config.record_omitted_rollouts,
+            semaphore=None if concurrency is None else asyncio.Semaphore(concurrency),
+            budget=DispatchBudget(config.dispatch_budget_s, margin=config.drain_margin_s, latencies=self.latencies),
+            latencies=self.latencies,
+            prior_failures=prepared.plan.prior_failures,
+        )
+
+    async def collect(self) -> None:
+        """Run everything that is owed; raises RunFailedError when a failed `/run` ended the run."""
+        owed = self._prepared.owed()
+        if owed == 0:
+            self._recorder.close()
+            self.tracker.close()
+            return
+        if self._config.dispatch_budget_s is not None:
+            self._observer.note(f"rollouts may start for {self._config.dispatch_budget_s:.0f} s")
+        dispatch = Dispatch(self._prepared.rows(), self, max_resident=self._max_resident(), total=owed)
+        completions: Completions[Any] = Completions(dispatch, total=owed, start_on_next=False)
+        try:
+            async with completions:
+                async for _ in completions:
+                    pass
+        except RolloutRequestError as error:
+            raise RunFailedError(
+                f"{error} The run was stopped; {self.tracker.status.counts.succeeded} rollouts are saved in "
+                f"`{self._prepared.files.rollouts}`. `+route_failures_to_sidecar=true` makes a run go on, "
+                "and `--resume` continues this one."
+            ) from error
+
+    async def open(self) -> None:
+        """Open the connections."""
+        await self._client.__aenter__()
+        self.tracker.enter("running")
+
+    async def background(self) -> None:
+        """Sync, save and show progress."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._recorder.housekeeping())
+            group.create_task(self._observer.watch(self.tracker.status))
+
+    async def close(self, error: BaseException | None, remaining: Iterator[JsonObject]) -> None:
+        """Close the connections and the recording."""
+        await self._client.__aexit__(None, None, None)
+        await finish_recording(self._recorder, self._executor, error, remaining)
+
+    def is_fatal(self, error: BaseException) -> bool:
+        """Any error ends an evaluation run; failed rollouts are none when they are routed."""
+        return True
+
+    async def run(self, row: JsonObject) -> Any:
+        """Run and record one row."""
+        return await self._executor.run(row)
+
+    def _max_resident(self) -> int:
+        if self._config.max_resident_rollout_tasks is not None:
+            return self._config.max_resident_rollout_tasks
+        concurrency = self._config.num_samples_in_parallel
+        return _RESIDENT_WITHOUT_LIMIT if concurrency is None else 2 * concurrency
+
+    def _restore_counts(self) -> None:
+        prepared, tracker = self._prepared, self.tracker
+        for label in prepared.labels.values():
+            tracker.expect(label)
+        if not prepared.resumed:
+            return
+        plan = prepared.plan
+        if plan.done:
+            counted = set()
+            for record in read_objects(prepared.files.rollouts):
+                key = rollout_key(record)
+                if key is not None and key not in counted:
+                    counted.add(key)
+                    masked = bool(record.get("mask_sample"))
+                    tracker.restore_success(prepared.labels[key], reward=reward_of(record), masked=masked)
+        for key in (plan.terminal | plan.exhausted) - plan.done:
+            if key in prepared.labels:
+                tracker.restore_failure(prepared.labels[key], plan.last_kind[key])
+
+
+def check_outcome(config: RolloutCollectionConfig, status: RunStatus) -> None:
+    """Raise when the user must not miss how the run ended."""
+    counts = status.counts
+    if counts.expected and not counts.succeeded and counts.failed and not config.count_failure_classes_as_zero:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(status.failures.items()))
+        raise RunFailedError(
+            f"none of {counts.expected} rollouts succeeded ({kinds}). The reasons are in `{config.files.failures}`."
+        )
+    config.check_completion(counts.expected, counts.succeeded)
+
+
+def saved_records(files: RunFiles) -> list[JsonObject]:
+    """Return every result and failure of a run, sorted by task and rollout."""
+    records = [record for path in (files.rollouts, files.failures) if path.exists() for record in read_objects(path)]
+    return sorted(records, key=lambda record: rollout_key(record) or (-1, -1))

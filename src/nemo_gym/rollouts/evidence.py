@@ -1,0 +1,95 @@
+"""When a rollout's evidence is cleared, read, attached and deleted around its `/run` (A5, A10, A13, C11).
+
+File work happens in threads; what is attached is decided in `enrich`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.capture import (
+    CaptureStore,
+    await_model_call_capture_quiescence,
+    clear_model_call_captures_for_rollouts,
+)
+from nemo_gym.errors import BoundaryError
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.identity import rollout_id_of
+from nemo_gym.rollouts.enrich import attach_evidence
+
+QUIESCENCE_TIMEOUT_S = 5.0
+
+_TRAJECTORY_PROJECTION_FAILED = "trajectory_projection_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidencePolicy:
+    """What is done with the evidence of each rollout.
+
+    `capture_dirs` is empty when observability is off. `attach` puts capture, trajectory and performance on results;
+    `keep_captured_payloads` leaves bodies in `ng_model_call_capture` after the projection; `delete_captures` removes a
+    capture once its calls are on the record.
+    """
+
+    capture_dirs: Sequence[Path] = field(default_factory=tuple)
+    attach: bool = False
+    include_payloads: bool = True
+    keep_captured_payloads: bool = False
+    delete_captures: bool = False
+
+    @property
+    def captures(self) -> bool:
+        """Whether model calls are captured at all."""
+        return bool(self.capture_dirs)
+
+    def concerns(self, result: Mapping[str, Any]) -> bool:
+        """Return whether `attach_to` has anything to do for this result."""
+        return self.attach and (self.captures or any(key in result for key in keys.EVIDENCE_KEYS))
+
+    async def clear_before(self, row: JsonObject) -> None:
+        """Remove any capture of exactly the id that is about to be dispatched (C11)."""
+        try:
+            await asyncio.to_thread(clear_model_call_captures_for_rollouts, [row], self.capture_dirs)
+        except OSError as error:
+            raise BoundaryError(
+                f"an older capture of rollout `{rollout_id_of(row)}` cannot be removed ({error}); "
+                "running it again would mix the calls of two tries"
+            ) from error
+
+    async def attach_to(self, row: JsonObject, result: JsonObject, *, latency_ms: float | None) -> None:
+        """Wait until the rollout's calls are written, at most five seconds, then attach its evidence in place."""
+        rollout_id = rollout_id_of(row)
+        if rollout_id is not None:
+            for directory in self.capture_dirs:
+                await await_model_call_capture_quiescence(CaptureStore(directory), rollout_id, QUIESCENCE_TIMEOUT_S)
+        await asyncio.to_thread(
+            attach_evidence,
+            row,
+            result,
+            capture_dirs=self.capture_dirs,
+            rollout_latency_ms=latency_ms,
+            include_payloads=self.include_payloads,
+            keep_captured_payloads=self.keep_captured_payloads,
+        )
+
+    def may_delete(self, result: Mapping[str, Any]) -> bool:
+        """Return whether the capture is redundant: every call was read, and projected, with its bodies."""
+        if not self.delete_captures:
+            return False
+        capture, trajectory = result.get(keys.MODEL_CALL_CAPTURE), result.get(keys.TRAJECTORY)
+        if not isinstance(capture, Mapping) or not isinstance(trajectory, Mapping) or capture.get("gaps"):
+            return False
+        return all(_gap_code(gap) != _TRAJECTORY_PROJECTION_FAILED for gap in trajectory.get("gaps") or ())
+
+    async def delete_after(self, row: JsonObject) -> None:
+        """Remove the capture of this attempt, whose calls are on a durable record."""
+        await asyncio.to_thread(clear_model_call_captures_for_rollouts, [row], self.capture_dirs)
+
+
+def _gap_code(gap: object) -> object:
+    return gap.get("code") if isinstance(gap, Mapping) else None

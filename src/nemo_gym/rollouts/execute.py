@@ -1,0 +1,298 @@
+"""One rollout from row to outcome: slot, clear, send, attach evidence, record, hand over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.failure_kinds import AGENT_RUN_ERROR, CANCELLED, KILL_SHAPED
+from nemo_gym.records.failures import (
+    ENVIRONMENT_SERVER_FAILED,
+    RolloutFailureRecord,
+    RunFailure,
+    environment_failure_record,
+    failure_record,
+    sidecar_fields,
+)
+from nemo_gym.records.identity import attempt_of, base_rollout_id
+from nemo_gym.records.rows import RolloutKey, result_of_reply, rollout_key, row_summary, run_body, stamp_identity
+from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
+from nemo_gym.rollouts.evidence import EvidencePolicy
+from nemo_gym.rollouts.record import RunRecorder
+from nemo_gym.rollouts.rollout_outcomes import RolloutRequestError
+from nemo_gym.rollouts.route import Router, Target
+from nemo_gym.rollouts.run_client import FailedRunError, RunClient
+from nemo_gym.servers.failure_kind_check import validate_failure_kind
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Outcome: TypeAlias = JsonObject | RolloutFailureRecord
+_FINISH_ON_CANCEL_S = 5.0
+_LOGGED_MESSAGE = 200
+
+
+class RolloutExecutor:
+    """Runs rows, each once. Without a recorder nothing is written, and a plain result is what `/run` returned."""
+
+    def __init__(
+        self,
+        *,
+        client: RunClient,
+        router: Router,
+        run_id: str,
+        evidence: EvidencePolicy,
+        route_failures: bool,
+        typed_failures: bool,
+        recorder: RunRecorder | None = None,
+        record_omitted: bool = False,
+        semaphore: asyncio.Semaphore | None = None,
+        budget: DispatchBudget | None = None,
+        latencies: DispatchLatencyTracker | None = None,
+        prior_failures: Mapping[RolloutKey, list[JsonObject]] | None = None,
+    ) -> None:
+        self._client = client
+        self._router = router
+        self._run_id = run_id
+        self._evidence = evidence
+        self._route_failures = route_failures
+        self._typed_failures = typed_failures
+        self._recorder = recorder
+        self._record_omitted = record_omitted
+        self._semaphore = semaphore
+        self._latencies = latencies or DispatchLatencyTracker()
+        self._budget = budget or DispatchBudget(None, margin=None, latencies=self._latencies)
+        self._prior_failures = prior_failures or {}
+        self._unrecorded: set[int] = set()
+
+    async def run(self, row: JsonObject) -> Outcome:
+        """Run one row and return its outcome.
+
+        Raises RolloutRequestError for a failed `/run` when failures are not routed, RecordingError when the outcome
+        could not be written. Cancelling leaves an omitted row when those are asked for.
+        """
+        target = self._router.target(row)
+        if self._semaphore is None:
+            return await self._run(row, target)
+        try:
+            await self._semaphore.acquire()
+        except asyncio.CancelledError:
+            self.never_started(row)
+            raise
+        try:
+            return await self._run(row, target)
+        finally:
+            self._semaphore.release()
+
+    async def _run(self, row: JsonObject, target: Target) -> Outcome:
+        refusal = self._budget.refusal()
+        if refusal is not None:
+            return self._drained(row, target, refusal)
+        if self._recorder is not None:
+            self._recorder.tracker.started()
+            self._unrecorded.add(id(row))
+        started = time.monotonic()
+        try:
+            return await self._attempt(row, target)
+        except asyncio.CancelledError:
+            self._interrupted(row, target, time.monotonic() - started)
+            raise
+
+    def never_started(self, row: JsonObject) -> None:
+        """Account for a row that the end of the run left behind."""
+        if self._recorder is not None:
+            omitted = self._omitted_row(row, CANCELLED, "not started: the run was interrupted", never_started=True)
+            self._recorder.omitted(omitted, was_started=False)
+
+    async def _attempt(self, row: JsonObject, target: Target) -> Outcome:
+        if self._evidence.captures:
+            await self._evidence.clear_before(row)
+        started = time.perf_counter()
+        failure: RunFailure | None = None
+        result: JsonObject = {}
+        try:
+            result = self._accept(row, await self._client.post_run(target.url, run_body(row)))
+        except FailedRunError as error:
+            failure, cause = error.failure, error.__cause__
+        except ValueError as error:
+            failure, cause = _invalid_result(target, error), error
+        seconds = time.perf_counter() - started
+        self._latencies.record(seconds)
+        if failure is not None:
+            return await self._fail(row, target, failure, seconds, cause)
+        if not self._evidence.concerns(result) and not self._evidence.delete_captures:
+            return self._complete(row, target, result)
+        return await _finish(self._complete_with_evidence(row, target, result, seconds))
+
+    def _accept(self, row: JsonObject, reply: JsonObject) -> JsonObject:
+        result = result_of_reply(row, reply)
+        if result is not reply:
+            expected = {"rollout_id": base_rollout_id(row), "attempt": attempt_of(row)}
+            named = reply.get("episode_id")
+            if isinstance(named, Mapping) and (
+                named.get("rollout_id") != expected["rollout_id"] or (named.get("attempt") or 0) != expected["attempt"]
+            ):
+                raise ValueError(f"the reply belongs to another rollout: {dict(named)} instead of {expected}")
+        return result
+
+    async def _complete_with_evidence(
+        self, row: JsonObject, target: Target, result: JsonObject, seconds: float
+    ) -> Outcome:
+        self._stamp(row, target, result)
+        if self._evidence.concerns(result):
+            await self._evidence.attach_to(row, result, latency_ms=seconds * 1000)
+        outcome = self._complete(row, target, result)
+        if self._evidence.may_delete(result):
+            if self._recorder is not None:
+                await self._recorder.durable()
+            await self._evidence.delete_after(row)
+        return outcome
+
+    def _complete(self, row: JsonObject, target: Target, result: JsonObject) -> Outcome:
+        if self._recorder is None and not self._evidence.attach:
+            return result
+        self._stamp(row, target, result)
+        failure: RolloutFailureRecord | None = None
+        if result.get(keys.FAILURE_CLASS) == ENVIRONMENT_SERVER_FAILED:
+            failure = environment_failure_record(row, result, run_id=self._run_id)
+            result[keys.ROLLOUT_FAILURE] = failure.model_dump(mode="json")
+        if self._recorder is not None:
+            self._record(self._recorder, row, target, result)
+        return failure if failure is not None and self._typed_failures else result
+
+    def _record(self, recorder: RunRecorder, row: JsonObject, target: Target, result: JsonObject) -> None:
+        """Write a reply where its own marks send it: nowhere, into the sidecar, or among the results."""
+        self._unrecorded.discard(id(row))
+        if result.get(keys.NO_PERSIST):
+            reason = str(result.get(keys.ERROR_MESSAGE) or "the agent withdrew the result")
+            recorder.omitted(self._omitted_row(row, KILL_SHAPED, reason, never_started=False), was_started=True)
+        elif result.get(keys.FAILURE_CLASS) is not None:
+            result.setdefault(keys.FAILED_AT, time.time())
+            kind = result.get(keys.FAILURE_KIND)
+            if isinstance(kind, str):
+                validate_failure_kind(kind)
+            recorder.failure(result, label=target.label)
+            self._log_failure(row, result)
+        else:
+            key = rollout_key(row)
+            if key is not None and key in self._prior_failures:
+                result[keys.PRIOR_FAILURES] = self._prior_failures[key]
+            if not recorder.success(result, label=target.label):
+                logger.warning("%s has a success already; the second one was not written", row_summary(row))
+
+    async def _fail(
+        self, row: JsonObject, target: Target, failure: RunFailure, seconds: float, cause: BaseException | None
+    ) -> Outcome:
+        record = failure_record(row, failure, run_id=self._run_id)
+        sidecar = sidecar_fields(failure)
+        self._stamp(row, target, sidecar)
+        if self._recorder is not None or self._evidence.attach:
+            sidecar[keys.ROLLOUT_FAILURE] = record.model_dump(mode="json")
+            sidecar[keys.RUN_ID] = self._run_id
+            sidecar[keys.FAILED_AT] = time.time()
+            sidecar[keys.ELAPSED_SECONDS] = seconds
+            # The calls made before it broke are where a reader of the failure looks first.
+            if failure.failure_class == AGENT_RUN_ERROR and self._evidence.concerns(sidecar):
+                await _finish(self._evidence.attach_to(row, sidecar, latency_ms=seconds * 1000))
+        self._unrecorded.discard(id(row))
+        self._log_failure(row, sidecar)
+        if not self._route_failures:
+            if self._recorder is not None:
+                self._recorder.unrouted(sidecar, label=target.label)
+            raise RolloutRequestError(failure, record, server=target.label) from cause
+        if self._recorder is not None:
+            self._recorder.failure(sidecar, label=target.label)
+        return record if self._typed_failures else sidecar
+
+    def _drained(self, row: JsonObject, target: Target, reason: str) -> JsonObject:
+        self._latencies.record_drained()
+        if self._recorder is not None:
+            omitted = self._omitted_row(row, CANCELLED, reason, never_started=True)
+            self._recorder.omitted(omitted, was_started=False)
+        result: JsonObject = {
+            keys.FAILURE_CLASS: CANCELLED,
+            keys.NO_PERSIST: True,
+            keys.DISPATCH_DRAINED: True,
+            keys.ERROR_MESSAGE: reason,
+        }
+        if self._recorder is not None or self._evidence.attach:
+            self._stamp(row, target, result)
+        return result
+
+    def _interrupted(self, row: JsonObject, target: Target, seconds: float) -> None:
+        if self._recorder is None or id(row) not in self._unrecorded:
+            return
+        self._unrecorded.discard(id(row))
+        omitted = self._omitted_row(row, KILL_SHAPED, "interrupted while running", never_started=False)
+        if omitted is not None:
+            omitted[keys.ELAPSED_SECONDS] = seconds
+            omitted[keys.ENVIRONMENT_SERVER] = target.environment_server
+        self._recorder.omitted(omitted, was_started=True)
+
+    def _omitted_row(self, row: JsonObject, label: str, message: str, *, never_started: bool) -> JsonObject | None:
+        if not self._record_omitted:
+            return None
+        return omitted_rollout_record(row, label, message, run_id=self._run_id, never_started=never_started)
+
+    def _stamp(self, row: JsonObject, target: Target, result: JsonObject) -> None:
+        stamp_identity(row, result, environment_server=target.environment_server, result_type=target.result_type)
+        if self._recorder is not None:
+            result[keys.RUN_ID] = self._run_id
+
+    def _log_failure(self, row: JsonObject, sidecar: Mapping[str, Any]) -> None:
+        logger.warning(
+            "%s failed: %s: %s",
+            row_summary(row),
+            sidecar.get(keys.FAILURE_CLASS),
+            str(sidecar.get(keys.FAILURE_MESSAGE) or sidecar.get(keys.FAILURE_REASON) or "")[:_LOGGED_MESSAGE],
+        )
+
+
+def omitted_rollout_record(
+    row: Mapping[str, Any], label: str, message: str, *, run_id: str | None, never_started: bool
+) -> JsonObject:
+    """Return the sidecar row of a try without an outcome; it is neither a failure nor an attempt."""
+    record: JsonObject = {
+        keys.OMITTED_ROLLOUT: True,
+        keys.FAILURE_CLASS: label,
+        keys.NO_PERSIST: True,
+        keys.ERROR_MESSAGE: message,
+        keys.FAILED_AT: time.time(),
+    }
+    if never_started:
+        record[keys.DISPATCH_DRAINED] = True
+    if run_id is not None:
+        record[keys.RUN_ID] = run_id
+    stamp_identity(row, record, environment_server=None, result_type=None)
+    return record
+
+
+async def _finish(work: Coroutine[Any, Any, _T]) -> _T:
+    """Await `work` so that a cancellation lets it end first, for at most five seconds: the rollout itself is over."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=_FINISH_ON_CANCEL_S)
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            raise error from None
+        raise
+
+
+def _invalid_result(target: Target, error: ValueError) -> RunFailure:
+    stale = "belongs to another rollout" in str(error)
+    return RunFailure(
+        failure_class=AGENT_RUN_ERROR,
+        kind=AGENT_RUN_ERROR,
+        delivery="delivered",
+        message=f"`POST {target.url}`: {error}",
+        exception_type="StaleRolloutResult" if stale else "InvalidRolloutResult",
+        status=200,
+    )

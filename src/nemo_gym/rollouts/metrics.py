@@ -1,0 +1,134 @@
+"""Metrics over saved results: asked of each agent's `/aggregate_metrics`, computed here when it has none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject, decode, encode
+from nemo_gym.records.rows import agent_name_of
+from nemo_gym.rollouts.run_client import FailedRunError, RunClient
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 3600.0
+_BULKY = frozenset({keys.RESPONSES_CREATE_PARAMS, *keys.EVIDENCE_KEYS, keys.ROLLOUT_FAILURE, keys.PRIOR_FAILURES})
+_KEPT_OF_RESPONSE = ("usage", "incomplete_details")
+_FIELDS = ("agent_metrics", "key_metrics", "group_level_metrics", "repeat_level_metrics")
+
+
+class MetricsSource(Protocol):
+    """Where the rows of one server are sent, if anywhere."""
+
+    def metrics_url(self, server: str, agent: str | None) -> str | None:
+        """Return the URL, None when metrics are computed here; raises ConfigError for an unknown server."""
+
+
+@dataclass(slots=True)
+class MetricRows:
+    """The rows of one server, encoded at once so that thousands of them stay small."""
+
+    server: str
+    agent: str | None = None
+    rows: list[tuple[Any, Any, bytes]] = field(default_factory=list)
+    agents: set[str] = field(default_factory=set)
+
+    def body(self) -> bytes:
+        """Return the request, rows sorted by task and rollout."""
+        self.rows.sort(key=lambda item: (sortable(item[0]), sortable(item[1])))
+        return b'{"verify_responses":[' + b",".join(row for _, _, row in self.rows) + b"]}"
+
+
+def sortable(index: Any) -> tuple[int, Any]:
+    """Return what orders indices: whole numbers first, by value, then anything else by its text."""
+    return (0, index) if isinstance(index, int) else (1, str(index))
+
+
+def slim_row(record: Mapping[str, Any]) -> JsonObject:
+    """Return a result without its bulky fields; of the response only usage and incompleteness stay."""
+    slim = {name: value for name, value in record.items() if name not in _BULKY}
+    response = record.get(keys.RESPONSE)
+    if isinstance(response, Mapping):
+        slim[keys.RESPONSE] = {name: response[name] for name in _KEPT_OF_RESPONSE if name in response}
+    return slim
+
+
+def grouped_rows(records: Iterable[Mapping[str, Any]]) -> dict[str, MetricRows]:
+    """Return the rows of each server that results ran on, by the server's name."""
+    groups: dict[str, MetricRows] = {}
+    for record in records:
+        agent = agent_name_of(record)
+        server = str(record.get(keys.ENVIRONMENT_SERVER) or agent or "agent")
+        group = groups.setdefault(server, MetricRows(server, agent))
+        if agent is not None:
+            group.agents.add(agent)
+        group.rows.append((record.get(keys.TASK_INDEX), record.get(keys.ROLLOUT_INDEX), encode(slim_row(record))))
+    return groups
+
+
+async def aggregate_groups(
+    groups: Mapping[str, MetricRows], source: MetricsSource | None, client: RunClient | None
+) -> tuple[list[JsonObject], list[str]]:
+    """Return one metrics entry for each server, ordered by label, and notes about those that were computed here."""
+    notes: list[str] = []
+    named: dict[str, int] = {}
+    for group in groups.values():
+        for agent in group.agents:
+            named[agent] = named.get(agent, 0) + 1
+    entries: list[tuple[str, JsonObject]] = []
+    for group in groups.values():
+        answer = await _metrics_of(group, source, client, notes)
+        only = next(iter(group.agents)) if len(group.agents) == 1 else None
+        label = only if only is not None and named[only] == 1 else group.server
+        entry: JsonObject = {keys.AGENT_REF: {"name": label}, keys.ENVIRONMENT_SERVER: group.server}
+        entry.update({name: answer.get(name) or ([] if name.endswith("level_metrics") else {}) for name in _FIELDS})
+        if answer.get("perf_summary") is not None:
+            entry["perf_summary"] = answer["perf_summary"]
+        entries.append((label, entry))
+    return [entry for _, entry in sorted(entries, key=lambda item: item[0])], notes
+
+
+async def _metrics_of(
+    group: MetricRows, source: MetricsSource | None, client: RunClient | None, notes: list[str]
+) -> JsonObject:
+    body = group.body()
+    url = None if source is None or client is None else source.metrics_url(group.server, group.agent)
+    if url is not None and client is not None:
+        try:
+            answer = await client.post_json(url, body, timeout_s=REQUEST_TIMEOUT_S)
+        except FailedRunError as error:
+            notes.append(f"metrics of `{group.server}` are computed here, without the server's own: {error}")
+        else:
+            if isinstance(answer, dict):
+                return answer
+            notes.append(f"`{url}` answered no object; metrics of `{group.server}` are computed here")
+    return await asyncio.to_thread(local_metrics, decode(body)["verify_responses"])
+
+
+def local_metrics(rows: list[JsonObject]) -> JsonObject:
+    """Return the metrics that every server has: means and spreads of each numeric field, per task and overall."""
+    from nemo_gym.analysis import compute_aggregate_metrics  # only needed when no server answers
+
+    return dict(compute_aggregate_metrics(rows))
+
+
+class RouterMetricsSource:
+    """The metrics URLs of the servers that a run's rows were routed to."""
+
+    def __init__(self, urls: Mapping[str, str]) -> None:
+        self._urls = dict(urls)
+
+    def metrics_url(self, server: str, agent: str | None) -> str | None:
+        """Return the URL of the server, else of the agent; raises ConfigError when neither is in the run."""
+        url = self._urls.get(server) or self._urls.get(agent or "")
+        if url is None:
+            known = ", ".join(f"`{name}`" for name in sorted(self._urls))
+            raise ConfigError(
+                f"saved results ran on `{server}`, which the running configuration lacks. It has {known}."
+            )
+        return url

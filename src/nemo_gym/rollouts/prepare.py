@@ -1,0 +1,236 @@
+"""From input rows to the rows of a run: routing, overrides, prompts, repeats, indices, seeds.
+
+Input rows are never modified; what comes out are shallow copies with their own `responses_create_params` where those
+were changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.errors import ConfigFileNotFoundError
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject, decode_object, encode
+from nemo_gym.records.identity import is_materialized_row
+from nemo_gym.records.rows import agent_name_of
+from nemo_gym.rollouts.settings import DEFAULT_KEY
+from nemo_gym.rollouts.topology import SourceResolver, Topology, positions_text
+from nemo_gym.store.jsonl import decode_line, read_lines
+
+
+class RowPreparer:
+    """Expands rows one at a time; `check` raises and warns about everything that was found on the way.
+
+    With a topology, rows that only carry `task_source` get their agent. `prompt` turns a row into one with its input.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent_map: Mapping[str, str] | None = None,
+        fan_out: Mapping[str, Sequence[str]] | None = None,
+        num_repeats: int | Mapping[str, int] = 1,
+        add_seed: bool = False,
+        create_params: Mapping[str, Any] | None = None,
+        skills_ref: Mapping[str, Any] | None = None,
+        prompt: Callable[[JsonObject], JsonObject] | None = None,
+        topology: Topology | None = None,
+    ) -> None:
+        self._agent_map = dict(agent_map or {})
+        self._fan_out = {key: list(targets) for key, targets in (fan_out or {}).items()}
+        self._num_repeats = num_repeats
+        self._add_seed = add_seed
+        self._create_params = dict(create_params or {})
+        self._skills_ref = skills_ref
+        self._prompt = prompt
+        self._resolver = None if topology is None else SourceResolver(topology)
+        self._task_of_text: dict[bytes, int] = {}
+        self._next_task = 0
+        self._taken_tasks: set[int] = set()
+        self._next_rollout: dict[int, int] = {}
+        self._unrouted: list[int] = []
+        self._unmatched_repeats: dict[str, list[int]] = {}
+        self._used_repeats: set[str] = set()
+        self._renamed: set[tuple[str, str]] = set()
+        self._materialized_changed: list[int] = []
+
+    def expand(self, row: JsonObject, text: bytes, position: int) -> list[JsonObject]:
+        """Return the rollouts of one input row; equal `text` means the same task."""
+        if self._prompt is not None:
+            row = self._prompt(row)
+        original = agent_name_of(row)
+        source = row.get(keys.TASK_SOURCE) if isinstance(row.get(keys.TASK_SOURCE), str) else None
+        routed = dict(row)
+        self._route(routed, original, source, position)
+        self._override(routed, position)
+        task = self._task_index(row, text)
+        routed[keys.TASK_INDEX] = task
+        expanded = []
+        for target in self._targets(original, source) or [agent_name_of(routed)]:
+            for _ in range(self._repeats_of(target, original, source, position)):
+                rollout = self._next_rollout.get(task, 0)
+                self._next_rollout[task] = rollout + 1
+                copy = {**routed, keys.ROLLOUT_INDEX: rollout}
+                if target is not None and target != agent_name_of(routed):
+                    copy[keys.AGENT_REF] = {"name": target}
+                if self._add_seed:
+                    self._seed(copy, rollout, position)
+                expanded.append(copy)
+        return expanded
+
+    def check(self) -> None:
+        """Raise one error for all rows that could not be prepared; warn about names that were changed or unused."""
+        if self._unrouted:
+            raise ValueError(
+                f"rows {positions_text(self._unrouted)} have neither `agent_ref` nor `task_source`; "
+                "add one to them, or name an agent (`--agent`)"
+            )
+        if self._resolver is not None:
+            self._resolver.check()
+        if self._unmatched_repeats:
+            named = "; ".join(f"`{key}` (rows {positions_text(rows)})" for key, rows in self._unmatched_repeats.items())
+            raise ValueError(f"`num_repeats` names no number for {named}; add them or `{DEFAULT_KEY}`")
+        if self._materialized_changed:
+            raise ValueError(
+                f"rows {positions_text(self._materialized_changed)} are materialized tasks: "
+                "`responses_create_params`, skills and seeds cannot be laid over them"
+            )
+        if self._renamed:
+            pairs = ", ".join(f"`{old}` -> `{new}`" for old, new in sorted(self._renamed))
+            warnings.warn(f"rows are sent to other agents than they name: {pairs}", UserWarning, stacklevel=2)
+        if isinstance(self._num_repeats, Mapping):
+            unused = sorted(set(self._num_repeats) - self._used_repeats - {DEFAULT_KEY})
+            if unused:
+                names = ", ".join(f"`{key}`" for key in unused)
+                warnings.warn(f"`num_repeats` names agents that no row runs on: {names}", UserWarning, stacklevel=2)
+
+    def _route(self, row: JsonObject, original: str | None, source: str | None, position: int) -> None:
+        target = next(
+            (self._agent_map[key] for key in (original, source) if key is not None and key in self._agent_map),
+            self._agent_map.get(DEFAULT_KEY),
+        )
+        if target is not None:
+            if original is not None and target != original:
+                self._renamed.add((original, target))
+            if target != original:
+                row[keys.AGENT_REF] = {"name": target}
+        elif original is None and not is_materialized_row(row):
+            if source is None:
+                self._unrouted.append(position)
+            elif self._resolver is not None and source not in self._fan_out:
+                self._resolver.stamp(row, position)
+
+    def _override(self, row: JsonObject, position: int) -> None:
+        if is_materialized_row(row):
+            if self._create_params or self._skills_ref is not None or self._add_seed:
+                self._materialized_changed.append(position)
+            return
+        if self._create_params:
+            row[keys.RESPONSES_CREATE_PARAMS] = {**_create_params_of(row), **self._create_params}
+        if self._skills_ref is not None:
+            row[keys.SKILLS_REF] = dict(self._skills_ref)
+
+    def _task_index(self, row: Mapping[str, Any], text: bytes) -> int:
+        given = row.get(keys.TASK_INDEX)
+        if isinstance(given, int) and not isinstance(given, bool):
+            self._taken_tasks.add(given)
+            return given
+        key = hashlib.blake2b(text, digest_size=16).digest()
+        task = self._task_of_text.get(key)
+        if task is None:
+            while self._next_task in self._taken_tasks:
+                self._next_task += 1
+            task = self._task_of_text[key] = self._next_task
+            self._next_task += 1
+        return task
+
+    def _targets(self, original: str | None, source: str | None) -> list[str | None]:
+        for key in (original, source):
+            if key is not None and key in self._fan_out:
+                return list(self._fan_out[key])
+        return []
+
+    def _repeats_of(self, target: str | None, original: str | None, source: str | None, position: int) -> int:
+        if not isinstance(self._num_repeats, Mapping):
+            return self._num_repeats
+        for key in (target, original, source):
+            if key is not None and key in self._num_repeats:
+                self._used_repeats.add(key)
+                return self._num_repeats[key]
+        if DEFAULT_KEY in self._num_repeats:
+            return self._num_repeats[DEFAULT_KEY]
+        self._unmatched_repeats.setdefault(target or source or "?", []).append(position)
+        return 1
+
+    def _seed(self, row: JsonObject, seed: int, position: int) -> None:
+        params = _create_params_of(row)
+        metadata = dict(params.get("metadata") or {})
+        existing = metadata.get("extra_body")
+        try:
+            extra = decode_object(existing) if existing else {}
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"row {position}: `responses_create_params.metadata.extra_body` must be a JSON object in a string "
+                f"to take a seed: {error}"
+            ) from error
+        extra["seed"] = seed
+        metadata["extra_body"] = encode(extra).decode()
+        row[keys.RESPONSES_CREATE_PARAMS] = {**params, "metadata": metadata}
+
+
+def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject, bytes]]:
+    """Yield the rows of an input file and the text of each; an unreadable line raises DataError.
+
+    Blank lines are skipped; lines beyond `limit` are not read, and a limit of 0 or None means all.
+    """
+    try:
+        lines = read_lines(path)
+        for count, line in enumerate(lines):
+            if limit and count >= limit:
+                return
+            yield decode_line(line, path), line.data
+    except FileNotFoundError:
+        raise ConfigFileNotFoundError(f"input file `{path}` does not exist") from None
+
+
+def expand_rows(rows: Iterable[tuple[JsonObject, bytes]], preparer: RowPreparer) -> Iterator[JsonObject]:
+    """Yield the prepared rows one by one and check at the end; nothing is valid before the iteration has ended."""
+    for position, (row, text) in enumerate(rows):
+        yield from preparer.expand(row, text, position)
+    preparer.check()
+
+
+def interleaved(rows: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return rows ordered by rollout index first: all first repeats, then all second ones. Holds all rows at once."""
+    return sorted(rows, key=lambda row: row[keys.ROLLOUT_INDEX])
+
+
+def skills_ref_of(path: str | Path) -> JsonObject:
+    """Return what is stamped on rows for a skills folder: path, 12 hex digits over its content, names of its skills."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ConfigFileNotFoundError(f"skills folder `{path}` does not exist")
+    digest = hashlib.sha256()
+    for file in sorted(item for item in folder.rglob("*") if item.is_file()):
+        digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
+    names = sorted(item.parent.name for item in folder.rglob("SKILL.md"))
+    return {"path": str(path), "hash": digest.hexdigest()[:12], "skills": names}
+
+
+def row_text(row: JsonObject) -> bytes:
+    """Return what makes two in-memory rows the same task: their JSON with sorted keys."""
+    import orjson
+
+    try:
+        return orjson.dumps(row, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
+    except TypeError:  # what fast JSON refuses still identifies itself through the codec
+        return encode(row)
+
+
+def _create_params_of(row: Mapping[str, Any]) -> JsonObject:
+    params = row.get(keys.RESPONSES_CREATE_PARAMS)
+    return dict(params) if isinstance(params, Mapping) else {}

@@ -1,0 +1,168 @@
+"""What is made of a finished run: metrics, coverage, health."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject, encode_pretty
+from nemo_gym.records.rows import RolloutKey, rollout_key
+from nemo_gym.records.status import AggregationState, RunStatus
+from nemo_gym.rollouts.denominators import failed_keys, failures_as_zero, missing_as_zero, with_dataset_fields
+from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
+from nemo_gym.rollouts.progress import CollectionObserver
+from nemo_gym.rollouts.route import Router
+from nemo_gym.rollouts.run_client import RunClient
+from nemo_gym.rollouts.run_setup import PreparedRun
+from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.store.atomic import write_atomic
+from nemo_gym.store.jsonl import read_objects
+from nemo_gym.store.run_files import RunFiles
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What was made: metric entries, files, lines for the user."""
+
+    metrics: list[JsonObject] = field(default_factory=list)
+    metrics_path: Path | None = None
+    imputed: int = 0
+    health: str | None = None
+    notes: list[str] = field(default_factory=list)
+    aggregation: AggregationState = field(default_factory=AggregationState)
+
+
+async def report_run(
+    config: RolloutCollectionConfig,
+    prepared: PreparedRun,
+    router: Router,
+    status: RunStatus,
+    observer: CollectionObserver,
+) -> RunReport:
+    """Make the reports of a run; a failing report is noted and does not fail the run."""
+    report = RunReport()
+    files = prepared.files
+    if config.disable_aggregation:
+        report.aggregation = AggregationState(state="skipped")
+        await asyncio.to_thread(write_coverage, files, status, report)
+        return report
+    groups, report.imputed = await asyncio.to_thread(_metric_rows, config, prepared, router)
+    if groups:
+        urls: dict[str, str] = {}
+        for target in router.targets():
+            urls[target.environment_server] = target.metrics_url
+            urls.setdefault(target.label, target.metrics_url)
+        try:
+            async with RunClient() as client:
+                report.metrics, notes = await aggregate_groups(groups, RouterMetricsSource(urls), client)
+        except (ConfigError, ValueError) as error:
+            report.aggregation = AggregationState(state="failed", error=f"{type(error).__name__}: {str(error)[:500]}")
+            report.notes.append(f"no metrics: {error}")
+        else:
+            report.notes.extend(notes)
+            report.metrics_path = files.aggregate_metrics
+            await asyncio.to_thread(write_atomic, files.aggregate_metrics, encode_pretty(report.metrics))
+            report.aggregation = AggregationState(state="done", error="; ".join(notes)[:500] or None)
+    else:
+        report.aggregation = AggregationState(state="skipped")
+    await asyncio.to_thread(write_coverage, files, status, report)
+    if not config.disable_health_check and files.rollouts.exists():
+        await _check_health([files.rollouts], config, report)
+    return report
+
+
+async def _check_health(paths: list[Path], config: RolloutCollectionConfig, report: RunReport) -> None:
+    from nemo_gym.health import format_health_report, run_health_checks  # a run without reports does not need it
+
+    check = functools.partial(
+        run_health_checks,
+        paths,
+        workers=config.health_check_workers,
+        ignored_checks=tuple(config.health_check_ignored_checks),
+    )
+    try:
+        report.health = format_health_report(await asyncio.to_thread(check))
+    except (GymError, OSError, ValueError) as error:
+        report.notes.append(f"no health report: {error}")
+
+
+def write_coverage(files: RunFiles, status: RunStatus, report: RunReport) -> None:
+    """Write how much of what is owed the run has, and how much of it the metrics cover."""
+    counts = status.counts
+    coverage: dict[str, Any] = {
+        "run_id": status.run_id,
+        "expected": counts.expected,
+        "succeeded": counts.succeeded,
+        "masked": counts.masked,
+        "missing": counts.expected - counts.succeeded,
+        "failures": {
+            "total": counts.failed,
+            "final": counts.failed_final,
+            "non_final": counts.failed - counts.failed_final,
+            "by_kind": dict(sorted(status.failures.items())),
+        },
+        "scored": status.reward.count,
+        "imputed": report.imputed,
+    }
+    write_atomic(files.coverage, encode_pretty(coverage))
+
+
+def _metric_rows(
+    config: RolloutCollectionConfig, prepared: PreparedRun, router: Router
+) -> tuple[dict[str, MetricRows], int]:
+    """Return the rows that metrics are made of, and how many of them are stand-ins with reward 0."""
+    files = prepared.files
+    imputed: list[JsonObject] = []
+    if config.count_failure_classes_as_zero or config.count_missing_rollouts_as_zero:
+        imputed = list(imputed_rows(files, config, router))
+    results = read_objects(files.rollouts) if files.rollouts.exists() else iter(())
+    return grouped_rows(_chained(first_of_each(results), imputed)), len(imputed)
+
+
+def imputed_rows(files: RunFiles, config: RolloutCollectionConfig, router: Router) -> Iterator[JsonObject]:
+    """Yield the reward-0 rows that the settings ask for, ordered by task and rollout."""
+    done: set[RolloutKey] = set()
+    carried: dict[str, set[str]] = {}
+    if files.rollouts.exists():
+        for record in read_objects(files.rollouts):
+            key = rollout_key(record)
+            if key is not None:
+                done.add(key)
+            server = str(record.get(keys.ENVIRONMENT_SERVER))
+            carried.setdefault(server, set()).update(record)
+    sidecar = list(read_objects(files.failures)) if files.failures.exists() else []
+    rows = {key: row for row in read_objects(files.materialized) if (key := rollout_key(row)) is not None}
+    found: list[JsonObject] = []
+    if config.count_failure_classes_as_zero:
+        found.extend(failures_as_zero(sidecar, done, config.count_failure_classes_as_zero))
+    if config.count_missing_rollouts_as_zero:
+        found.extend(missing_as_zero(rows.values(), done | failed_keys(sidecar)))
+    for row in sorted(found, key=lambda item: rollout_key(item) or (-1, -1)):
+        key = rollout_key(row)
+        dataset_row = rows.get(key) if key is not None else None
+        if keys.ENVIRONMENT_SERVER not in row and dataset_row is not None:
+            row[keys.ENVIRONMENT_SERVER] = router.target(dataset_row).environment_server
+        yield with_dataset_fields(row, dataset_row, carried.get(str(row.get(keys.ENVIRONMENT_SERVER)), set()))
+
+
+def first_of_each(records: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """Yield the first result of each rollout; results without indices all count."""
+    seen: set[RolloutKey] = set()
+    for record in records:
+        key = rollout_key(record)
+        if key is None:
+            yield record
+        elif key not in seen:
+            seen.add(key)
+            yield record
+
+
+def _chained(*parts: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    for part in parts:
+        yield from part

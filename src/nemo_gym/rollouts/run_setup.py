@@ -1,0 +1,241 @@
+"""From settings to a run that can be dispatched: the rows it owes, written down before anything is sent.
+
+A fresh run writes its materialized inputs and manifest, after everything that can be wrong with them was found; files
+of an earlier run are set aside first. A resumed run reads them back and checks that they belong to this run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_gym.errors import ResumeRefusedError
+from nemo_gym.records import keys
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.identity import is_materialized_row
+from nemo_gym.records.manifest import Configuration, Materialized, RunManifest, Source, encode_manifest
+from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
+from nemo_gym.rollouts.prepare import RowPreparer, expand_rows, input_rows, interleaved, skills_ref_of
+from nemo_gym.rollouts.progress import CollectionObserver
+from nemo_gym.rollouts.recorded_run import new_run_id, write_materialized
+from nemo_gym.rollouts.resume import ResumePlan, longest_first, migrate_invalid_judge_main_rows, plan_resume
+from nemo_gym.rollouts.rollout_recovery import check_same_run, configuration_of, file_sha256
+from nemo_gym.rollouts.route import Router
+from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.store.atomic import sync_folder, write_atomic
+from nemo_gym.store.jsonl import read_objects, repair_tail
+from nemo_gym.store.rollout_store import read_manifest
+from nemo_gym.store.run_files import RunFiles
+
+
+@dataclass(slots=True)
+class PreparedRun:
+    """A run on disk, ready to be dispatched. `labels` names each rollout's target and is the inventory."""
+
+    files: RunFiles
+    manifest: RunManifest
+    labels: dict[RolloutKey, str]
+    plan: ResumePlan
+    resumed: bool
+    slowest_first: bool = False
+
+    def owed(self) -> int:
+        """Return how many rollouts are to be run now."""
+        return sum(1 for key in self.labels if self.plan.is_owed(key))
+
+    def rows(self) -> Iterator[JsonObject]:
+        """Yield the rows to dispatch, read from the materialized file as they are needed."""
+        rows: Iterator[JsonObject] = self._owed_rows()
+        if self.slowest_first and self.resumed:
+            rows = iter(longest_first(rows, self.plan.elapsed))
+        return rows
+
+    def _owed_rows(self) -> Iterator[JsonObject]:
+        for row in read_objects(self.files.materialized):
+            key = rollout_key(row)
+            if key is not None and self.plan.is_owed(key):
+                yield self.plan.prepared(row, key)
+
+
+class RunSetup:
+    """Prepares one run; every method may block on files, none touches the network."""
+
+    def __init__(
+        self,
+        config: RolloutCollectionConfig,
+        *,
+        input_path: Path,
+        router: Router,
+        observer: CollectionObserver,
+        max_attempts: int,
+        gym_version: str | None,
+        prompt: Callable[[JsonObject], JsonObject] | None = None,
+        prompt_digest: str | None = None,
+    ) -> None:
+        self._config = config
+        self._files = config.files
+        self._input = input_path
+        self._router = router
+        self._observer = observer
+        self._max_attempts = max_attempts
+        self._gym_version = gym_version
+        self._prompt = prompt
+        self._prompt_digest = prompt_digest
+        self._skills = None if config.skills is None else skills_ref_of(str(config.skills.get("path", "")))
+
+    def prepare(self) -> PreparedRun:
+        """Return the run: the saved one when resuming and there is one, else a fresh one.
+
+        Raises ResumeRefusedError, with nothing touched, when the saved one was made under other conditions.
+        """
+        if self._config.resume_from_cache:
+            if self._files.materialized.exists():
+                return self._resumed()
+            self._observer.note(f"nothing to resume: `{self._files.materialized}` does not exist; starting afresh")
+        return self._fresh()
+
+    def _fresh(self) -> PreparedRun:
+        source = Source(path=str(self._config.input_jsonl_fpath), sha256=file_sha256(self._input))
+        labels: dict[RolloutKey, str] = {}
+
+        def checked_rows() -> Iterator[JsonObject]:
+            rows = expand_rows(input_rows(self._input, self._config.limit), self._preparer())
+            for row in interleaved(rows) if self._config.interleave_repeats else rows:
+                if agent_name_of(row) is None and not is_materialized_row(row):
+                    continue  # the preparer lists all rows without a route when it has seen the last one
+                key = rollout_key(row)
+                if key is None:
+                    raise ValueError(f"`{keys.TASK_INDEX}` of an input row is negative: {row.get(keys.TASK_INDEX)}")
+                labels[key] = self._router.target(row).label
+                yield row
+            set_aside(self._files, overwrite=self._config.overwrite, observer=self._observer)
+
+        materialized = write_materialized(self._files.materialized, checked_rows())
+        manifest = RunManifest(
+            run_id=new_run_id(),
+            kind="eval",
+            created_at=time.time(),
+            gym_version=self._gym_version,
+            output=self._files.rollouts.name,
+            source=source,
+            materialized=materialized,
+            configuration=self._configuration(),
+            max_rollout_attempts=self._max_attempts,
+        )
+        write_atomic(self._files.manifest, encode_manifest(manifest))
+        return PreparedRun(self._files, manifest, labels, ResumePlan(), resumed=False)
+
+    def _resumed(self) -> PreparedRun:
+        files, config = self._files, self._config
+        labels: dict[RolloutKey, str] = {}
+        for row in read_objects(files.materialized):
+            key = rollout_key(row)
+            if key is not None:
+                labels[key] = self._router.target(row).label
+        manifest = self._verified_manifest(len(labels), len({key.task for key in labels}))
+        for path in (files.rollouts, files.failures):
+            repaired = repair_tail(path)
+            if repaired is not None:
+                self._observer.note(f"`{path}`: the last line was cut by a kill; {repaired}")
+        if config.retry_invalid_judge_responses and files.rollouts.exists():
+            moved = migrate_invalid_judge_main_rows(files.rollouts)
+            if moved:
+                self._observer.note(f"{moved} results with unusable judgements will be judged again")
+        plan = plan_resume(
+            self._saved_keys(labels),
+            read_objects(files.failures) if files.failures.exists() else (),
+            max_attempts=self._max_attempts,
+            retry_terminal_timeouts=config.retry_terminal_timeouts,
+        )
+        self._observer.note(plan.text(labels.keys()))
+        return PreparedRun(files, manifest, labels, plan, resumed=True, slowest_first=config.dispatch_longest_first)
+
+    def _verified_manifest(self, rows: int, tasks: int) -> RunManifest:
+        files = self._files
+        digest = file_sha256(files.materialized)
+        own = self._input.exists() and files.materialized.samefile(self._input)
+        source = None if own else file_sha256(self._input)
+        configuration = self._configuration()
+        manifest = read_manifest(files)
+        if manifest is not None:
+            if not self._config.resume_ignore_drift:
+                check_same_run(
+                    manifest,
+                    source_sha256=source,
+                    materialized_sha256=digest,
+                    configuration=configuration,
+                    output=files.rollouts,
+                )
+            return manifest
+        self._observer.note(
+            f"`{files.manifest}` does not exist: whether the saved rollouts belong to this configuration is unknown"
+        )
+        manifest = RunManifest(
+            run_id=new_run_id(),
+            kind="eval",
+            created_at=time.time(),
+            gym_version=self._gym_version,
+            output=files.rollouts.name,
+            source=Source(path=None if own else str(self._config.input_jsonl_fpath), sha256=source or digest),
+            materialized=Materialized(sha256=digest, rows=rows, tasks=tasks),
+            configuration=configuration,
+            max_rollout_attempts=self._max_attempts,
+        )
+        write_atomic(files.manifest, encode_manifest(manifest))
+        return manifest
+
+    def _saved_keys(self, labels: dict[RolloutKey, str]) -> Iterator[RolloutKey]:
+        if not self._files.rollouts.exists():
+            return
+        for record in read_objects(self._files.rollouts):
+            key = rollout_key(record)
+            if key is None or key not in labels:
+                raise ResumeRefusedError(
+                    f"`{self._files.rollouts}` holds rollout {key or '(without indices)'}, which "
+                    f"`{self._files.materialized}` does not name: they belong to different runs. Nothing was sent."
+                )
+            yield key
+
+    def _configuration(self) -> Configuration:
+        return configuration_of(
+            self._config,
+            self._router.reached_instances(),
+            prompt_digest=self._prompt_digest,
+            skills_digest=None if self._skills is None else str(self._skills["hash"]),
+        )
+
+    def _preparer(self) -> RowPreparer:
+        config = self._config
+        return RowPreparer(
+            agent_map=config.agent_map,
+            fan_out=config.fan_out,
+            num_repeats=config.num_repeats,
+            add_seed=config.num_repeats_add_seed,
+            create_params=config.responses_create_params,
+            skills_ref=self._skills,
+            prompt=self._prompt,
+            topology=self._router.topology,
+        )
+
+
+def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver) -> None:
+    """Make room for a fresh run: an earlier one with at least one success is kept under a new name, others go."""
+    earlier = [path for path in files.derived() if path.exists()]
+    if not overwrite and files.rollouts.exists() and files.rollouts.stat().st_size > 0:
+        stamp = time.strftime("%Y%m%dT%H%M%S")
+        kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}{files.rollouts.suffix}")
+        number = 1
+        while kept.rollouts.exists():
+            number += 1
+            kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}-{number}{files.rollouts.suffix}")
+        for path, place in zip(files.derived(), kept.derived(), strict=True):
+            if path.exists():
+                path.rename(place)
+        observer.note(f"an earlier run was at `{files.rollouts}`; it is kept as `{kept.rollouts}`")
+    else:
+        for path in earlier:
+            path.unlink()
+    if earlier:
+        sync_folder(files.folder)

@@ -1,0 +1,96 @@
+"""What a run says at its end, as lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.status import RunStatus, mean_reward
+
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.aggregation import AggregationSummary
+    from nemo_gym.rollouts.collect import RunSummary
+
+_SHOWN_METRICS = 8
+
+
+def summary_lines(summary: RunSummary) -> list[str]:
+    """Return the counts, the metrics, the files, what is missing, and the health of a run."""
+    status, files, report = summary.status, summary.files, summary.report
+    lines = [outcome_line(status)]
+    if summary.latencies.quantile(0.5) is not None or summary.latencies.drained:
+        lines.append(summary.latencies.summary())
+    lines += metric_lines(report.metrics)
+    lines.append(f"rollouts: {files.rollouts}")
+    if report.metrics_path is not None:
+        lines.append(f"metrics: {report.metrics_path}")
+    lines += missing_lines(status, str(files.failures), report.imputed)
+    lines += report.notes
+    if report.health is not None:
+        lines.append(report.health)
+    return lines
+
+
+def aggregation_lines(summary: AggregationSummary) -> list[str]:
+    """Return what was aggregated, the metrics, the files and the health."""
+    lines = [f"{len(summary.shards)} files:", *(f"  {path}" for path in summary.shards)]
+    lines.append(
+        f"{summary.records} rollouts" + (f", {summary.duplicates} duplicates left out" if summary.duplicates else "")
+    )
+    if summary.merged_path is not None:
+        lines.append(f"merged: {summary.merged_path}")
+    lines += metric_lines(summary.metrics)
+    lines.append("nothing to score" if summary.metrics_path is None else f"metrics: {summary.metrics_path}")
+    if summary.expected is not None and summary.expected > summary.records:
+        lines.append(
+            f"missing {summary.expected - summary.records} of {summary.expected}; {summary.failures} failed tries; "
+            f"metrics cover {summary.records}" + (f" and {summary.imputed} counted as 0" if summary.imputed else "")
+        )
+    lines += summary.notes
+    if summary.health is not None:
+        lines.append(summary.health)
+    return lines
+
+
+def outcome_line(status: RunStatus) -> str:
+    """Return one line: done, masked, failed, mean reward."""
+    counts = status.counts
+    parts = [f"{counts.succeeded} of {counts.expected} rollouts succeeded"]
+    if counts.masked:
+        parts.append(f"{counts.masked} of them masked")
+    if counts.failed:
+        parts.append(f"{counts.failed} failed")
+    reward = mean_reward(status)
+    parts.append("no reward" if reward is None else f"mean reward {reward:.4g} over {status.reward.count}")
+    return ", ".join(parts)
+
+
+def metric_lines(entries: list[JsonObject]) -> list[str]:
+    """Return the key metrics of each agent, those made of rewards first."""
+    lines = []
+    for entry in entries:
+        metrics: dict[str, Any] = entry.get("key_metrics") or {}
+        names = sorted(metrics, key=lambda name: ("reward" not in name, name))
+        shown = ", ".join(f"{name} {_number(metrics[name])}" for name in names[:_SHOWN_METRICS])
+        more = len(names) - _SHOWN_METRICS
+        lines.append(
+            f"{entry['agent_ref']['name']}: {shown or 'no metrics'}" + (f", and {more} more" if more > 0 else "")
+        )
+    return lines
+
+
+def missing_lines(status: RunStatus, sidecar: str, imputed: int) -> list[str]:
+    """Return what is missing and why, nothing when everything is there."""
+    counts = status.counts
+    missing = counts.expected - counts.succeeded
+    if missing <= 0:
+        return []
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(status.failures.items()))
+    lines = [f"missing {missing} of {counts.expected}" + (f": {kinds}; see {sidecar}" if kinds else "")]
+    if imputed:
+        lines.append(f"metrics count {imputed} of them as reward 0")
+    return lines
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

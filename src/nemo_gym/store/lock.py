@@ -1,0 +1,60 @@
+"""One writer per run: an advisory lock that the operating system releases when its holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from nemo_gym.errors import BoundaryError
+
+
+class RunLockedError(BoundaryError, RuntimeError):
+    """Another live process, or another recording in this one, writes the same run."""
+
+
+class RunLock:
+    """An exclusive, non-blocking lock on a run's lock file; the file itself stays behind, empty of meaning."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Take the lock; raises RunLockedError when someone else holds it."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            os.close(fd)
+            who = f" (process {holder})" if holder else ""
+            raise RunLockedError(
+                f"`{self.path.parent}`: the run of lock `{self.path.name}` is being written by another process{who}. "
+                "Wait for it, stop it, or write to another output."
+            ) from None
+        except OSError:
+            os.close(fd)
+            raise
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give the lock back; idempotent."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

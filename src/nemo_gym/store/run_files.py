@@ -1,0 +1,159 @@
+"""Every file name of a run, once; and which names in a folder are rollouts files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+FAILURES = "_failures"
+MATERIALIZED = "_materialized_inputs"
+MANIFEST = "_manifest"
+STATUS = "_batch_status"
+AGGREGATE_METRICS = "_aggregate_metrics"
+REWARD_PROFILING = "_reward_profiling"
+AGENT_METRICS = "_agent_metrics"
+REPEAT_METRICS = "_repeat_level_metrics"
+COVERAGE = "_coverage"
+RESERVED_SUFFIXES = (
+    FAILURES, MATERIALIZED, MANIFEST, STATUS, AGGREGATE_METRICS, REWARD_PROFILING, AGENT_METRICS, REPEAT_METRICS,
+    COVERAGE,
+)  # fmt: skip
+_DERIVED_NAMES = frozenset({"quality_summary.json", "rollout_verdicts.jsonl"})
+_DERIVED_ENDINGS = ("_quality_summary.json", "_rollout_verdicts.jsonl", ".upload.tmp", ".tmp")
+_BACKUP = re.compile(r"\.bak-[0-9]")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_LABEL = 128
+
+
+class RunFiles:
+    """The paths of one run; all derive from the rollouts file."""
+
+    __slots__ = ("folder", "rollouts", "stem")
+
+    def __init__(self, output: str | Path) -> None:
+        self.rollouts = Path(output)
+        self.stem = self.rollouts.stem
+        self.folder = self.rollouts.parent
+
+    def __repr__(self) -> str:
+        return f"RunFiles({str(self.rollouts)!r})"
+
+    @property
+    def failures(self) -> Path:
+        """The sidecar: one line per failed attempt."""
+        return self.folder / f"{self.stem}{FAILURES}.jsonl"
+
+    @property
+    def materialized(self) -> Path:
+        """The inventory: one line per rollout that the run owes."""
+        return self.folder / f"{self.stem}{MATERIALIZED}.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        """What the run was made from."""
+        return self.folder / f"{self.stem}{MANIFEST}.json"
+
+    @property
+    def status(self) -> Path:
+        """Saved progress."""
+        return self.folder / f"{self.stem}{STATUS}.json"
+
+    @property
+    def aggregate_metrics(self) -> Path:
+        """Metrics, written after collection."""
+        return self.folder / f"{self.stem}{AGGREGATE_METRICS}.json"
+
+    @property
+    def coverage(self) -> Path:
+        """Counts of what is there and what is missing, written at the end."""
+        return self.folder / f"{self.stem}{COVERAGE}.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one process that writes the run."""
+        return self.folder / f".{self.stem}.lock"
+
+    @property
+    def prepared_folder(self) -> Path:
+        """Where a serving run puts the rows it made from declared datasets."""
+        return self.folder / self.stem / "preprocessed_datasets"
+
+    def derived(self) -> tuple[Path, ...]:
+        """Return the files of a run other than its lock, rollouts first."""
+        return (
+            self.rollouts,
+            self.failures,
+            self.materialized,
+            self.manifest,
+            self.status,
+            self.aggregate_metrics,
+            self.coverage,
+        )
+
+
+def failures_path_for(output: str | Path) -> Path:
+    """Return the sidecar of a rollouts file."""
+    return RunFiles(output).failures
+
+
+def materialized_path_for(output: str | Path) -> Path:
+    """Return the materialized inputs of a rollouts file."""
+    return RunFiles(output).materialized
+
+
+def aggregate_metrics_path_for(output: str | Path) -> Path:
+    """Return the metrics file of a rollouts file."""
+    return RunFiles(output).aggregate_metrics
+
+
+def check_shard_label(label: str) -> str:
+    """Return `label` when it can name a shard, else raise ValueError saying why."""
+    if not _LABEL.fullmatch(label):
+        raise ValueError(
+            f"shard label `{label}` must start with a letter or digit and hold only letters, digits, `.`, `_`, `-`"
+        )
+    if len(label) > _MAX_LABEL:
+        raise ValueError(f"a shard label has at most {_MAX_LABEL} characters, this one has {len(label)}")
+    for suffix in RESERVED_SUFFIXES:
+        if label.endswith(suffix):
+            raise ValueError(f"shard label `{label}` must not end in `{suffix}`: that ending names another file")
+    return label
+
+
+def shard_files(folder: str | Path, label: str) -> RunFiles:
+    """Return the files of shard `label` in `folder`."""
+    return RunFiles(Path(folder) / f"rollouts-{check_shard_label(label)}.jsonl")
+
+
+def shard_label_of(path: str | Path) -> str | None:
+    """Return the label of a shard's rollouts file, or None for another file."""
+    stem = Path(path).stem
+    return stem.removeprefix("rollouts-") if stem.startswith("rollouts-") else None
+
+
+def is_derived_name(path: str | Path) -> bool:
+    """Return whether a file beside rollouts files is something else: sidecar, inputs, report, backup."""
+    name = Path(path).name
+    if name.startswith(".") or name in _DERIVED_NAMES or name.endswith(_DERIVED_ENDINGS) or _BACKUP.search(name):
+        return True
+    return Path(path).stem.endswith(RESERVED_SUFFIXES)
+
+
+def rollouts_files(paths: Iterable[Path]) -> list[Path]:
+    """Return those of `paths` that are rollouts files, in the given order, each once."""
+    return [path for path in dict.fromkeys(paths) if path.suffix == ".jsonl" and not is_derived_name(path)]
+
+
+def find_rollouts_files(path: str | Path) -> list[Path]:
+    """Return the rollouts files of a run: the file itself, or those of a folder.
+
+    A folder is read as its `rollouts-*.jsonl` shards together with `rollouts.jsonl`; when it has neither, as every
+    rollouts file in it. Sorted by name. Empty when there is none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return [path] if path.exists() else []
+    candidates = rollouts_files(sorted(path.glob("*.jsonl")))
+    named = [file for file in candidates if file.name == "rollouts.jsonl" or file.name.startswith("rollouts-")]
+    return named or candidates

@@ -1,0 +1,115 @@
+"""Metrics over folders of shards: A17."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_gym.errors import ConfigError, DataError
+from nemo_gym.rollouts import RolloutAggregationConfig, RolloutAggregationHelper, RolloutCollectionHelper
+from nemo_gym.rollouts.aggregation import aggregate_files
+
+
+@pytest.fixture
+def run_folder(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "run"
+
+
+async def record_shards(servers, make_rows, folder, labels):
+    head = SimpleNamespace(host="127.0.0.1", port=servers.head_port)
+    for number, label in enumerate(labels):
+        servers.behaviours["agent_a"] = lambda row, reward=number: {**row, "reward": reward}
+        completions = RolloutCollectionHelper().run_examples(
+            make_rows(2), head, record_output_dir=folder, record_shard=label
+        )
+        async for _ in completions:
+            pass
+
+
+def config(**more):
+    return RolloutAggregationConfig(
+        input_glob="run/rollouts-*.jsonl", output_jsonl_fpath="run/all.jsonl", disable_health_check=True, **more
+    )
+
+
+async def test_shards_with_equal_indices_count_once_each_and_derived_files_not_at_all(
+    servers, make_rows, run_folder, read_rows
+):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    (run_folder / "rollouts-s7_reward_profiling.jsonl").write_text('{"_ng_task_index": 5}\n')
+    for _ in range(2):
+        summary = await aggregate_files(config(), own_config=servers.own_config)
+        assert (summary.records, summary.expected, summary.duplicates) == (4, 4, 0)
+    _, rows = servers.metric_requests[-1]
+    assert [row["_ng_task_index"] for row in rows] == [0, 1, 2, 3]
+    assert sorted(row["_ng_task_index"] for row in read_rows(run_folder / "all.jsonl")) == [0, 0, 1, 1]
+    [entry] = json.loads((run_folder / "all_aggregate_metrics.json").read_text())
+    assert entry["key_metrics"]["mean/reward"] == 0.5
+    assert {group["_ng_shard"] for group in entry["group_level_metrics"]} == {"rollouts-s7", "rollouts-s8"}
+
+
+async def test_chunks_of_one_evaluation_keep_their_indices(servers, run_folder):
+    for chunk in range(2):
+        row = {"_ng_task_index": chunk, "_ng_rollout_index": 0, "agent_ref": {"name": "agent_a"}, "reward": 1}
+        (run_folder / f"rollouts-c{chunk}.jsonl").write_text(json.dumps(row) + "\n")
+    await aggregate_files(config(), own_config=servers.own_config)
+    assert [row["_ng_task_index"] for row in servers.metric_requests[-1][1]] == [0, 1]
+
+
+async def test_a_row_of_the_same_run_in_two_files_counts_once(servers, run_folder):
+    row = {"_ng_run_id": "r", "_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "agent_a"}}
+    for name, reward in (("a", 1), ("b", 0)):
+        (run_folder / f"rollouts-{name}.jsonl").write_text(json.dumps({**row, "reward": reward}) + "\n")
+    summary = await aggregate_files(config(), own_config=servers.own_config)
+    assert (summary.records, summary.duplicates) == (1, 1)
+    assert servers.metric_requests[-1][1][0]["reward"] == 1
+
+
+async def test_a_line_being_written_is_skipped_and_a_damaged_one_is_an_error(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7"])
+    path = run_folder / "rollouts-s7.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"_ng_task')
+    summary = await aggregate_files(config(), own_config=servers.own_config)
+    assert summary.records == 2
+    assert any("still being written" in note for note in summary.notes)
+    path.write_bytes(b"{oops\n" + whole)
+    with pytest.raises(DataError, match="line 1"):
+        await aggregate_files(config(), own_config=servers.own_config)
+
+
+async def test_without_a_head_server_metrics_are_computed_here(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    own = {"head_server": {"host": "127.0.0.1", "port": 9}}
+    path = await RolloutAggregationHelper().run_from_config(config(), own_config=own)
+    assert path is not None
+    [entry] = json.loads(path.read_text())
+    assert entry["key_metrics"]["mean/reward"] == 0.5
+    assert len(entry["group_level_metrics"]) == 4
+
+
+async def test_missing_rollouts_of_shards_count_as_zero_when_asked(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    path = run_folder / "rollouts-s8.jsonl"
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    summary = await aggregate_files(config(count_missing_rollouts_as_zero=True), own_config=servers.own_config)
+    assert (summary.records, summary.expected, summary.imputed) == (3, 4, 1)
+    sent = [row["reward"] for _, rows in servers.metric_requests[-1:] for row in rows]
+    assert sorted(sent) == [0, 0, 0, 1]
+
+
+async def test_a_glob_without_rollouts_files_is_a_clear_error(servers, run_folder):
+    (run_folder / "rollouts-x_failures.jsonl").touch()
+    with pytest.raises(ConfigError, match="matches no rollouts file"):
+        await aggregate_files(config(), own_config=servers.own_config)
+
+
+async def test_a_row_of_an_unknown_server_is_refused(servers, run_folder):
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "gone"}, "reward": 1}
+    (run_folder / "rollouts-a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ConfigError, match="`gone`"):
+        await aggregate_files(config(), own_config=servers.own_config)

@@ -1,0 +1,237 @@
+"""The `gym eval` commands as processes: exit codes, interruption, saved progress."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_gym.cli import main
+from nemo_gym.records.status import RunStatus, encode_status
+from nemo_gym.rollouts import RolloutCollectionHelper
+from nemo_gym.store import RunFiles
+
+
+@pytest.fixture
+def gym(tmp_path, servers):
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("NEMO_GYM_")},
+        "NO_COLOR": "1", "COLUMNS": "200", "XDG_STATE_HOME": str(tmp_path / "state"),
+    }  # fmt: skip
+
+    def start(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "nemo_gym.cli.main", *arguments],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(*arguments):
+        process = start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    run.start = start
+    run.head = f"++head_server.port={servers.head_port}"
+    return run
+
+
+@pytest.fixture
+def rows_file(tmp_path):
+    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(6)]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the wait took too long"
+        time.sleep(0.01)
+
+
+def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(servers, gym, rows_file, tmp_path):
+    code, out, err = gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "out/r.jsonl", gym.head)
+    assert code == 0, err
+    assert out.startswith("6 of 6 rollouts succeeded, mean reward 1 over 6\n")
+    assert "rollouts: out/r.jsonl" in out
+    code, out, _ = gym(
+        "eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "out/r.jsonl", gym.head, "--resume", "--json"
+    )
+    assert json.loads(out)["state"] == "completed"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-i", "in.jsonl"], 2, "--output"),
+        (["-i", "none.jsonl", "-o", "r.jsonl"], 2, "none.jsonl"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "+num_repeat=2"], 2, "Did you mean `num_repeats`"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "-a", "agent_aa"], 2, "Did you mean `agent_a`"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "0"], 2, "num_samples_in_parallel"),
+        (["-i", "bad.jsonl", "-o", "r.jsonl"], 1, "bad.jsonl` line 2 (byte 3)"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "++head_server.port=9"], 1, "no head server answers"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "--agent-type", "x"], 2, "--agent"),
+    ],
+)
+def test_mistakes_are_one_line_and_have_their_exit_code(
+    servers, gym, rows_file, tmp_path, monkeypatch, capsys, arguments, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text("{}\noops\n")
+    given = arguments if any("head_server" in word for word in arguments) else [*arguments, gym.head]
+    got = main.run(["eval", "run", "--no-serve", *given])
+    out, err = capsys.readouterr()
+    assert (got, out) == (code, ""), err
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+async def hang_from_two(row):
+    if row["q"] >= 2:
+        await asyncio.Event().wait()
+    return {**row, "reward": 1.0}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("omitted", [True, False])
+def test_a_signal_saves_cancels_and_says_how_to_go_on(
+    servers, gym, rows_file, read_rows, tmp_path, number, code, omitted
+):
+    servers.behaviours["agent_a"] = hang_from_two
+    files = RunFiles(tmp_path / "r.jsonl")
+    words = ["eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "3", gym.head]
+    process = gym.start(*words, f"+record_omitted_rollouts={str(omitted).lower()}")
+    wait_until(lambda: servers.in_flight == 3 and len(read_rows(files.rollouts)) == 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert out == ""
+    assert "gym eval run --no-serve" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    wait_until(lambda: len(servers.cancelled) == 3)
+    assert json.loads(files.status.read_text())["state"] == "interrupted"
+    assert len(read_rows(files.rollouts)) == 2
+    assert len(read_rows(files.failures)) == (4 if omitted else 0)
+    assert not files.aggregate_metrics.exists()
+    servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
+    servers.received.clear()
+    assert gym(*words, "--resume")[0] == 0
+    assert sorted(row["q"] for row in servers.received) == [2, 3, 4, 5]
+    assert all("_ng_attempt_index" not in row for row in servers.received)
+
+
+def test_status_of_a_running_an_interrupted_a_stale_and_a_missing_run(servers, gym, rows_file, tmp_path, read_rows):
+    servers.behaviours["agent_a"] = hang_from_two
+    (tmp_path / "out").mkdir()
+    files = RunFiles(tmp_path / "out" / "rollouts.jsonl")
+    words = ["-i", "in.jsonl", "-o", "out/rollouts.jsonl", "--concurrency", "3"]
+    process = gym.start("eval", "run", "--no-serve", *words, gym.head)
+    wait_until(lambda: servers.in_flight == 3 and len(read_rows(files.rollouts)) == 2)
+    code, out, _ = gym("eval", "status", "out", "--json", "--check")
+    [status] = json.loads(out)
+    assert (code, status["state"], status["stale"], status["counts"]["expected"]) == (3, "running", False, 6)
+    process.kill()
+    process.communicate(timeout=10)
+    [status] = json.loads(gym("eval", "status", "out/rollouts.jsonl", "--json")[1])
+    assert (status["state"], status["stale"]) == ("running", True)
+    code, out, _ = gym("eval", "status", "out")
+    assert "running (stale)" in out
+    code, _, err = gym("eval", "status", "nowhere")
+    assert code == 2
+    assert "nowhere" in err
+    files.status.unlink()
+    [status] = json.loads(gym("eval", "status", "+output_jsonl_fpath=out/rollouts.jsonl", "--json")[1])
+    assert (status["derived"], status["counts"]["succeeded"], status["counts"]["pending"]) == (True, 2, 4)
+
+
+def test_status_of_a_folder_has_a_line_for_each_shard_and_a_total(gym, tmp_path):
+    for number, label in enumerate(("a", "b")):
+        status = RunStatus(run_id="r", output=f"rollouts-{label}.jsonl", shard=label, started_at=1, updated_at=2)
+        status.state, status.counts.expected, status.counts.succeeded = "completed", 2, 1 + number
+        status.host, status.reward.count, status.reward.sum = "elsewhere", 1 + number, 1.0
+        (tmp_path / f"rollouts-{label}_batch_status.json").write_bytes(encode_status(status))
+    code, out, _ = gym("eval", "status", str(tmp_path), "--check")
+    assert code == 3
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", "a", "b", "total"]
+    assert "3/4 (75%)" in lines[3]
+    assert "0.6667" in lines[3]
+
+
+def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_file, tmp_path):
+    gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/rollouts-a.jsonl", gym.head)
+    code, out, err = gym("eval", "aggregate", "+input_glob=run/rollouts-*.jsonl", gym.head)
+    assert code == 0, err
+    assert "6 rollouts" in out
+    assert gym("eval", "aggregate", "+input_glob=none/*.jsonl")[0] == 2
+
+
+def test_health_check_and_profile_of_a_run(servers, gym, rows_file):
+    gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/rollouts.jsonl", gym.head)
+    code, out, _ = gym("eval", "health-check", "run")
+    assert code == 0
+    assert "6 checked" in out
+    code, out, _ = gym("eval", "health-check", "run", "--json")
+    assert json.loads(out)["run"]["artifacts"]["records"] == 6
+    assert gym("eval", "health-check", "nowhere")[0] == 2
+    assert gym("eval", "health-check", "run", "--ignore", "no_such_check")[0] == 2
+    assert gym("eval", "health-check", "run", "--fail-on", "unobserved")[0] == 4
+    code, out, err = gym("eval", "profile", "--rollouts", "run/rollouts.jsonl")
+    assert code == 0, err
+    assert "6 of 6 rollouts, 6 tasks" in out
+
+
+def test_a_shard_resumes_with_the_command_that_the_specification_prints_A18(
+    servers, gym, make_rows, tmp_path, read_rows
+):
+    async def record():
+        completions = RolloutCollectionHelper().run_examples(
+            make_rows(3), SimpleNamespace(host="127.0.0.1", port=servers.head_port), route_failures_to_sidecar=True,
+            record_output_dir=tmp_path / "runs" / "policy", record_shard="s",
+        )  # fmt: skip
+        async for _ in completions:
+            pass
+
+    servers.behaviours["agent_a"] = lambda row: (500, "x") if row["_ng_task_index"] else {**row, "reward": 1.0}
+    asyncio.run(record())
+    servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
+    servers.received.clear()
+    code, _, err = gym(
+        "eval", "run", "+input_jsonl_fpath=runs/policy/rollouts-s_materialized_inputs.jsonl",
+        "+output_jsonl_fpath=runs/policy/rollouts-s.jsonl", "+resume_from_cache=true", gym.head,
+    )  # fmt: skip
+    assert code == 0, err
+    assert sorted(row["_ng_task_index"] for row in servers.received) == [1, 2]
+    assert len(read_rows(tmp_path / "runs" / "policy" / "rollouts-s.jsonl")) == 3
+
+
+def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_ports(gym, tmp_path, read_rows):
+    words = [
+        "eval", "run", "--resources-server", "example_single_tool_call", "--model-type", "scripted_model",
+        "-o", "out/first.jsonl", "+observability_enabled=true", f"+model_call_capture_dir={tmp_path / 'captures'}",
+    ]  # fmt: skip
+    code, out, err = gym(*words)
+    assert code == 0, err
+    assert "Running 5 rows of split `example` (no --input and no --split)" in err
+    records = read_rows(tmp_path / "out" / "first.jsonl")
+    assert len(records) == 5
+    assert all(record["ng_perf"]["token_observability_coverage"] == 1.0 for record in records)
+    assert "5 healthy" in out
+    (tmp_path / "out" / "first.jsonl").write_bytes(b"")
+    code, out, err = gym(*words, "--resume")
+    assert code == 0, err
+    assert len(read_rows(tmp_path / "out" / "first.jsonl")) == 5
+    code, _, err = gym(*words, "--split", "train")
+    assert code == 2
+    assert "declared:" in err

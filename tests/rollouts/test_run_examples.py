@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_gym.errors import HeadServerUnreachableError
+from nemo_gym.rollouts import RolloutCollectionHelper, RolloutFailureRecord, RolloutRequestError
+
+RELAY = {
+    "env_server": {
+        "environment_servers": {"legacy_agent": {"agent_server": {"type": "responses_api_agents", "name": "agent_a"}}}
+    }
+}
+
+
+async def collect(completions):
+    return [await completion for completion in completions]
+
+
+async def test_a_plain_result_is_what_run_answered_and_the_row_is_the_callers_own_A12(servers, head, make_rows):
+    rows = make_rows(3)
+    pairs = await collect(RolloutCollectionHelper().run_examples(rows, head))
+    assert sorted(row["_ng_task_index"] for row, _ in pairs) == [0, 1, 2]
+    for row, result in pairs:
+        assert any(row is given for given in rows)
+        assert set(result) == {*row, "response", "reward"}
+
+
+async def test_results_come_in_completion_order_and_may_be_awaited_concurrently(servers, head, make_rows):
+    release = asyncio.Event()
+
+    async def slow_first(row):
+        if row["_ng_task_index"] == 0:
+            while not release.is_set():
+                await asyncio.sleep(0.01)
+        return {**row, "reward": 1}
+
+    servers.behaviours["agent_a"] = slow_first
+    tasks = [asyncio.ensure_future(c) for c in RolloutCollectionHelper().run_examples(make_rows(3), head)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    release.set()
+    order = [row["_ng_task_index"] for row, _ in await asyncio.gather(*tasks)]
+    assert sorted(order) == [0, 1, 2]
+    assert order[-1] == 0
+
+
+async def test_async_for_and_async_with_work_and_len_says_what_is_left(servers, head, make_rows):
+    async with RolloutCollectionHelper().run_examples(make_rows(2), head) as completions:
+        assert len(completions) == 2
+        assert len([result async for _, result in completions]) == 2
+        assert len(completions) == 0
+
+
+async def test_a_failed_run_raises_from_its_awaitable_and_the_others_go_on(servers, head, make_rows):
+    servers.behaviours["agent_a"] = lambda row: (500, "boom") if row["_ng_task_index"] == 1 else {**row, "reward": 1}
+    outcomes = []
+    for completion in RolloutCollectionHelper().run_examples(make_rows(3), head):
+        try:
+            outcomes.append(await completion)
+        except RolloutRequestError as error:
+            outcomes.append(error)
+    errors = [item for item in outcomes if isinstance(item, RolloutRequestError)]
+    assert len(outcomes) == 3
+    assert [error.status for error in errors] == [500]
+
+
+async def test_routed_failures_are_sidecar_rows_without_enrichment_and_typed_with_it_A13(servers, head, make_rows):
+    servers.behaviours["agent_a"] = lambda _: (503, "upstream overloaded")
+    helper = RolloutCollectionHelper()
+    [(_, plain)] = await collect(helper.run_examples(make_rows(1), head, route_failures_to_sidecar=True))
+    assert plain["_ng_failure_class"] == "agent_request_failed"
+    assert plain["_ng_failure_http_status"] == 503
+    assert plain["_ng_failure_response_body"] == "upstream overloaded"
+    [(_, typed)] = await collect(
+        helper.run_examples(make_rows(1), head, route_failures_to_sidecar=True, enrich_results=True)
+    )
+    assert isinstance(typed, RolloutFailureRecord)
+    assert typed.failure.failure_kind == "provider_unavailable"
+    assert typed.delivery == "possibly_delivered"
+    assert typed.episode_id is not None
+    assert typed.episode_id.rollout_id == "0-0"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "delivery"),
+    [
+        ((429, "slow down"), "agent_request_failed", "delivered"),
+        ((500, '{"detail": "verifier broke"}'), "agent_run_error", "delivered"),
+        (b"not json", "agent_run_error", "delivered"),
+        (b"[1, 2]", "agent_run_error", "delivered"),
+        (None, "transport_peer_drop", "possibly_delivered"),
+    ],
+)
+async def test_each_way_to_fail_has_its_kind_and_its_delivery(servers, head, make_rows, answer, kind, delivery):
+    servers.behaviours["agent_a"] = lambda _: answer
+    completions = RolloutCollectionHelper().run_examples(
+        make_rows(1), head, route_failures_to_sidecar=True, enrich_results=True
+    )
+    [(_, record)] = await collect(completions)
+    assert (record.failure.failure_kind, record.delivery) == (kind, delivery)
+    assert len(servers.received) == 1, "`/run` is never sent twice"
+
+
+async def test_a_refused_connection_is_tried_again_and_then_not_sent(servers, head, make_rows):
+    servers.ports["agent_a"] = 1
+    completions = RolloutCollectionHelper().run_examples(
+        make_rows(1), head, route_failures_to_sidecar=True, enrich_results=True, connection_retries=1
+    )
+    [(_, record)] = await collect(completions)
+    assert (record.failure.failure_kind, record.delivery) == ("transport_unreachable", "not_sent")
+    assert "after 2 tries" in record.failure.failure_reason
+
+
+async def test_the_semaphore_bounds_what_is_in_flight(servers, head, make_rows):
+    async def slow(row):
+        await asyncio.sleep(0.02)
+        return row
+
+    servers.behaviours["agent_a"] = slow
+    await collect(RolloutCollectionHelper().run_examples(make_rows(12), head, semaphore=asyncio.Semaphore(3)))
+    assert servers.most_in_flight <= 3
+    assert [row["_ng_task_index"] for row in servers.received] == list(range(12))
+
+
+async def test_resident_tasks_are_bounded_and_start_in_input_order(servers, head, make_rows):
+    completions = RolloutCollectionHelper().run_examples(make_rows(1000), head, max_resident_tasks=8)
+    await collect(completions)
+    assert completions._dispatch.most_resident <= 8
+    assert servers.most_in_flight <= 8
+
+
+async def test_a_spent_budget_starts_nothing(servers, head, make_rows):
+    completions = RolloutCollectionHelper().run_examples(make_rows(2), head, dispatch_budget_s=0.0)
+    results = [result for _, result in await collect(completions)]
+    assert servers.received == []
+    assert all(result["_ng_dispatch_drained"] and result["_ng_failure_class"] == "cancelled" for result in results)
+
+
+async def wait_until(condition, seconds=10.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def hang(row):
+    await asyncio.Event().wait()
+    return row
+
+
+async def test_aclose_cancels_what_runs_and_closes_its_connections(servers, head, make_rows):
+    servers.behaviours["agent_a"] = hang
+    completions = RolloutCollectionHelper().run_examples(make_rows(3), head)
+    waiting = asyncio.ensure_future(next(completions))
+    await wait_until(lambda: servers.in_flight == 3)
+    await completions.aclose()
+    await completions.aclose()
+    await wait_until(lambda: len(servers.cancelled) == 3)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_cancelling_the_consumer_cancels_the_rows(servers, head, make_rows):
+    servers.behaviours["agent_a"] = hang
+
+    async def consume():
+        for completion in RolloutCollectionHelper().run_examples(make_rows(2), head):
+            await completion
+
+    task = asyncio.create_task(consume())
+    await wait_until(lambda: servers.in_flight == 2)
+    task.cancel()
+    await asyncio.wait({task})
+    await wait_until(lambda: len(servers.cancelled) == 2)
+
+
+async def test_dropping_the_last_reference_cancels_the_rows(servers, head, make_rows):
+    servers.behaviours["agent_a"] = lambda row: row if row["_ng_task_index"] == 0 else hang(row)
+    completions = RolloutCollectionHelper().run_examples(make_rows(3), head)
+    await next(completions)
+    await wait_until(lambda: servers.in_flight == 2)
+    del completions
+    gc.collect()
+    await wait_until(lambda: len(servers.cancelled) == 2)
+
+
+async def test_no_head_server_is_one_clear_error(make_rows):
+    with pytest.raises(HeadServerUnreachableError, match="gym env start"):
+        RolloutCollectionHelper().run_examples(make_rows(1), SimpleNamespace(host="127.0.0.1", port=9))
+
+
+async def test_an_unknown_agent_names_the_nearest_one(servers, head, make_rows):
+    with pytest.raises(ValueError, match="Did you mean `agent_a`"):
+        RolloutCollectionHelper().run_examples(make_rows(1, agent="agent_b"), head)
+
+
+async def test_rows_without_a_route_are_listed_by_position(servers, head):
+    with pytest.raises(ValueError, match="rows 0, 1 have neither"):
+        RolloutCollectionHelper().run_examples([{}, {"x": 1}], head)
+
+
+async def test_a_task_source_becomes_the_agent_that_uses_it(servers, head):
+    rows = [{"task_source": "env_a", "responses_create_params": {}}]
+    await collect(RolloutCollectionHelper().run_examples(rows, head))
+    assert rows[0]["agent_ref"] == {"name": "agent_a"}
+    assert servers.received[0]["agent_ref"] == {"name": "agent_a"}
+
+
+async def test_no_rows_end_at_once(servers, head):
+    assert list(RolloutCollectionHelper().run_examples([], head)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"record_output_dir": "x"}, "go together"),
+        ({"record_shard": "x"}, "go together"),
+        ({"record_output_dir": "x", "record_shard": "../x"}, "shard label"),
+        ({"record_output_dir": "x", "record_shard": "a_failures"}, "must not end"),
+        ({"record_omitted_rollouts": True}, "needs `record_output_dir`"),
+        ({"delete_model_call_capture": True, "enrich_results": True, "include_model_call_payloads": False}, "bodies"),
+        ({"delete_model_call_capture": True}, "nothing else keeps"),
+        ({"max_resident_tasks": 0}, "at least 1"),
+    ],
+)
+async def test_contradicting_options_are_refused_at_the_call(servers, head, make_rows, options, message):
+    with pytest.raises(ValueError, match=message):
+        RolloutCollectionHelper().run_examples(make_rows(1), head, **options)
+    assert servers.received == []
+
+
+async def test_a_materialized_row_travels_as_an_episode_and_comes_back_as_its_result(servers, head):
+    servers.extra_config = RELAY
+    servers.behaviours["agent_a"] = lambda body: {
+        "episode_id": body["episode_id"],
+        "task_id": body["task"]["task_id"],
+        "result": {"reward": 0.5},
+    }
+    row = {
+        "task_id": {"taskset": "t", "task_id": "7"},
+        "task_input": {"q": 1},
+        "_ng_task_index": 0,
+        "_ng_rollout_index": 0,
+        "_ng_attempt_index": 2,
+    }
+    completions = RolloutCollectionHelper().run_examples(
+        [row], head, environment_server_name="env_server", enrich_results=True
+    )
+    [(_, result)] = await collect(completions)
+    assert servers.received[0]["episode_id"] == {"rollout_id": "0-0", "attempt": 2}
+    assert result["reward"] == 0.5
+    assert result["_ng_task_id"] == {"taskset": "t", "task_id": "7"}
+    assert result["_ng_environment_server"] == "env_server"
+
+
+async def test_an_episode_reply_of_another_attempt_is_a_failure(servers, head):
+    servers.extra_config = RELAY
+    servers.behaviours["agent_a"] = lambda body: {
+        "episode_id": {**body["episode_id"], "attempt": 9},
+        "task_id": {},
+        "result": {"reward": 0.5},
+    }
+    row = {"task_id": {"taskset": "t", "task_id": "7"}, "task_input": {}, "_ng_task_index": 0, "_ng_rollout_index": 0}
+    completions = RolloutCollectionHelper().run_examples([row], head, None, True, "env_server", enrich_results=True)
+    [(_, record)] = await collect(completions)
+    assert record.exception_type == "StaleRolloutResult"
+
+
+async def test_a_failure_that_the_environment_reports_is_typed_too_A13(servers, head):
+    servers.extra_config = RELAY
+    failure = {"failure_reason": "no sandbox", "terminal": True, "failure_kind": "session_lost", "stage": "seed"}
+    servers.behaviours["agent_a"] = lambda body: {
+        "episode_id": body["episode_id"], "task_id": body["task"]["task_id"], "failure": failure
+    }  # fmt: skip
+    row = {"task_id": {"taskset": "t", "task_id": "7"}, "task_input": {}, "_ng_task_index": 0, "_ng_rollout_index": 0}
+    completions = RolloutCollectionHelper().run_examples([row], head, None, True, "env_server", enrich_results=True)
+    [(_, record)] = await collect(completions)
+    assert isinstance(record, RolloutFailureRecord)
+    assert (record.source, record.delivery) == ("environment", "delivered")
+    assert record.failure.model_dump() == failure
+
+
+async def test_the_body_on_the_wire_is_the_row_as_it_is(servers, head, make_rows):
+    [row] = make_rows(1)
+    row["verifier_metadata"] = {"é": [1, None, 2.5]}
+    await collect(RolloutCollectionHelper().run_examples([row], head))
+    assert servers.received[0] == json.loads(json.dumps(row))

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_gym.errors import ConfigFileNotFoundError, DataError
+from nemo_gym.store import (
+    LineAppender,
+    RolloutStore,
+    RunFiles,
+    RunLock,
+    RunLockedError,
+    check_shard_label,
+    failures_path_for,
+    find_rollouts_files,
+    is_derived_name,
+    raw_outcomes_are_selected,
+    read_lines,
+    read_objects,
+    repair_tail,
+    staged,
+    write_atomic,
+)
+
+
+def test_every_name_derives_from_the_rollouts_file():
+    files = RunFiles("runs/a.b.jsonl")
+    assert [path.name for path in files.derived()] == [
+        "a.b.jsonl", "a.b_failures.jsonl", "a.b_materialized_inputs.jsonl", "a.b_manifest.json",
+        "a.b_batch_status.json", "a.b_aggregate_metrics.json", "a.b_coverage.json",
+    ]  # fmt: skip
+    assert failures_path_for("x/rollouts.jsonl").name == "rollouts_failures.jsonl"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rollouts_failures.jsonl", "rollouts-w0_materialized_inputs.jsonl", "rollouts_reward_profiling.jsonl",
+        "rollout_verdicts.jsonl", "rollouts_rollout_verdicts.jsonl",
+        ".rollouts.jsonl.1.tmp", "rollouts.jsonl.upload.tmp",
+        "rollouts.bak-20260101T000000.jsonl", "rollouts_agent_metrics.json", "rollouts_coverage.json",
+    ],
+)  # fmt: skip
+def test_derived_names_are_no_rollouts_files(name):
+    assert is_derived_name(name)
+
+
+def test_a_folder_is_its_shards_and_rollouts_file_only(tmp_path):
+    for name in ("rollouts-b.jsonl", "rollouts-a.jsonl", "rollouts.jsonl", "rollouts-a_failures.jsonl", "merged.jsonl"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_rollouts_files(tmp_path)] == [
+        "rollouts-a.jsonl",
+        "rollouts-b.jsonl",
+        "rollouts.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("label", ["", "-x", "a/b", "a b", "a\n", "é", "x" * 129, "a_failures", "a_coverage"])
+def test_unusable_shard_labels_are_refused(label):
+    with pytest.raises(ValueError, match="label"):
+        check_shard_label(label)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20).filter(lambda data: data.strip() and b"\n" not in data)))
+def test_lines_come_back_with_their_offsets(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("lines") / "x"
+    content = b"\n".join(lines)
+    path.write_bytes(content)
+    for line in read_lines(path):
+        assert content[line.offset :].startswith(line.data)
+        assert line.complete == (content[line.offset + len(line.data) :].lstrip(b"\r")[:1] == b"\n")
+
+
+def test_separators_inside_strings_do_not_split_lines(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(json.dumps({"a": "\u2028\u0085"}, ensure_ascii=False).encode() + b"\n\n \n" + b'{"b": 1}\n')
+    assert list(read_objects(path)) == [{"a": "\u2028\u0085"}, {"b": 1}]
+
+
+def test_a_damaged_line_is_named_and_a_cut_tail_is_skipped_and_reported(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b'{"a": 1}\n{"b": ')
+    cut = []
+    assert list(read_objects(path, on_cut_tail=cut.append)) == [{"a": 1}]
+    assert cut[0].number == 2
+    path.write_bytes(b'{"a": 1}\n[1]\n{"c": 1}\n')
+    with pytest.raises(DataError) as caught:
+        list(read_objects(path))
+    assert (caught.value.line, caught.value.byte) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("content", "outcome", "after"),
+    [
+        (b'{"a":1}\n', None, b'{"a":1}\n'),
+        (b"", None, b""),
+        (b'{"a":1}\n{"b":', "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":2}', "completed", b'{"a":1}\n{"b":2}\n'),
+        (b'{"b":', "dropped", b""),
+        (b'{"a":1}\n' + b"x" * 3_000_000, "dropped", b'{"a":1}\n'),
+    ],
+)
+def test_a_cut_tail_is_dropped_or_completed(tmp_path, content, outcome, after):
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    assert repair_tail(path) == outcome
+    assert path.read_bytes() == after
+    assert repair_tail(tmp_path / "missing") is None
+
+
+def test_a_write_that_fails_half_way_leaves_the_file_whole(tmp_path, monkeypatch):
+    appender = LineAppender(tmp_path / "x")
+    appender.append(b'{"a":1}\n')
+    calls = []
+
+    def half(fd, data, write=os.write):
+        calls.append(data)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, "full")
+        return write(fd, data[:4])
+
+    monkeypatch.setattr("nemo_gym.store.jsonl.os.write", half)
+    with pytest.raises(OSError, match="full"):
+        appender.append(b'{"b":22222}\n')
+    monkeypatch.undo()
+    appender.append(b'{"c":3}\n')
+    assert appender.unsynced == 2
+    appender.close()
+    appender.close()
+    assert (tmp_path / "x").read_bytes() == b'{"a":1}\n{"c":3}\n'
+
+
+def test_a_staged_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x"
+    write_atomic(path, b"old")
+    with pytest.raises(RuntimeError), staged(path) as file:
+        file.write(b"new")
+        raise RuntimeError
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_writer_at_a_time_and_the_holder_is_named(tmp_path):
+    with RunLock(tmp_path / ".x.lock"), pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
+        RunLock(tmp_path / ".x.lock").acquire()
+    with RunLock(tmp_path / ".x.lock"):
+        pass
+
+
+def write_run(folder, name, *, run, results, failures=(), owed=()):
+    files = RunFiles(folder / name)
+    for path, rows in ((files.rollouts, results), (files.failures, failures), (files.materialized, owed)):
+        path.write_text("".join(json.dumps({"_ng_run_id": run, **row}) + "\n" for row in rows))
+    return files
+
+
+def row(task, rollout=0, **more):
+    return {"_ng_task_index": task, "_ng_rollout_index": rollout, **more}
+
+
+def test_the_store_gives_one_result_per_rollout_and_what_is_missing_A17(tmp_path):
+    write_run(
+        tmp_path, "rollouts-a.jsonl", run="r1",
+        results=[row(0, n=1), row(0, n=2)], failures=[row(1, n=1), row(1, n=2), row(2, _ng_omitted_rollout=True)],
+        owed=[row(0), row(1), row(2)],
+    )  # fmt: skip
+    write_run(tmp_path, "rollouts-b.jsonl", run="r2", results=[row(0, n=3)], owed=[row(0)])
+    store = RolloutStore(tmp_path, read_only=True)
+    assert [result["n"] for result in store.results()] == [1, 3]
+    assert [missing["_ng_task_index"] for missing in store.missing()] == [1, 2]
+    assert store.latest_failures()["r1", 1, 0]["n"] == 2
+    assert store.attempts() == {("r1", 1, 0): 2}
+    assert len(list(store.expected())) == 4
+    assert (store.manifest, store.status()) == (None, [])
+    assert not raw_outcomes_are_selected(tmp_path / "rollouts-a.jsonl")
+    assert raw_outcomes_are_selected(tmp_path / "rollouts-b.jsonl")
+
+
+def test_the_store_for_writing_holds_the_lock_and_a_missing_run_is_an_error(tmp_path):
+    files = write_run(tmp_path, "rollouts.jsonl", run="r", results=[row(0)])
+    with RolloutStore(files.rollouts), pytest.raises(RunLockedError):
+        RunLock(files.lock).acquire()
+    with pytest.raises(ConfigFileNotFoundError):
+        RolloutStore(tmp_path / "none.jsonl", read_only=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigFileNotFoundError):
+        RolloutStore(tmp_path / "empty", read_only=True)
