@@ -213,8 +213,8 @@ async def _collect(resolved: ResolvedConfig, settings: Mapping[str, Any], as_jso
 
     config = parse_settings(
         RolloutCollectionConfig,
-        # A command keeps nothing in memory that is in its files.
-        {**settings, "retain_results_in_memory": settings.get("retain_results_in_memory", False)},
+        # A command keeps nothing in memory that is in its files, and one failed rollout does not end the others.
+        {"retain_results_in_memory": False, "route_failures_to_sidecar": True, **settings},
     )
     driver = config.rollout_collection_driver
     if driver is not None:
@@ -233,7 +233,7 @@ async def _collect(resolved: ResolvedConfig, settings: Mapping[str, Any], as_jso
         print_json(msgspec.to_builtins(summary.status))
     else:
         print("\n".join(summary_lines(summary)), flush=True)
-    return 0
+    return 1 if summary.status.counts.failed else 0
 
 
 async def _call_driver(driver: str, config: RolloutCollectionConfig, data: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def commands_of(part: Part, folder: Path) -> list[list[str]]:
             *("gym", "eval", "run", "--resources-server", part.environment, "--model-type", part.model_type),
             *("-i", str(tasks), "-o", str(folder / "rollouts.jsonl")),
             *("--num-repeats", str(part.repeats), "--concurrency", str(part.concurrency)),
-            *("+num_repeats_add_seed=true", "+observability_enabled=true"),
+            *("+num_repeats_add_seed=true", "+overwrite=true", "+observability_enabled=true"),
             f"+model_call_capture_dir={(folder / 'model-calls').absolute()}",
         ],
     ]

@@ -48,15 +48,21 @@ class DispatchLatencyTracker:
         return self.quantile(_MARGIN_QUANTILE) if len(self._seconds) >= _SAMPLES_FOR_MARGIN else None
 
     def summary(self) -> str:
-        """Return median, p90, p99 and maximum in minutes, the task-hours, and what was not started."""
+        """Return median, p90, p99 and maximum, their sum, and how many were not started."""
         if not self._seconds:
             return f"no rollout finished; {self._drained} not started"
         parts = [
-            f"{name} {(self.quantile(q) or 0.0) / 60:.3g} min"
+            f"{name} {_duration(self.quantile(q) or 0.0)}"
             for name, q in (("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
         ]
         drained = f"; {self._drained} not started for lack of time" if self._drained else ""
-        return f"rollout time {', '.join(parts)}; {sum(self._seconds) / 3600:.3g} task-hours{drained}"
+        return f"rollout time {', '.join(parts)}; {_duration(sum(self._seconds))} in all{drained}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 class DispatchBudget:

@@ -12,20 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.errors import ConfigFileNotFoundError
+from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.rows import agent_name_of
 from nemo_gym.rollouts.settings import DEFAULT_KEY
-from nemo_gym.rollouts.topology import SourceResolver, Topology, positions_text
+from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology, positions_text
 from nemo_gym.store.jsonl import decode_line, read_lines
 
 
 class RowPreparer:
     """Expands rows one at a time; `check` raises and warns about everything that was found on the way.
 
-    With a topology, rows that only carry `task_source` get their agent. `prompt` turns a row into one with its input.
+    With a topology, rows that only carry `task_source` get their agent, and rows that carry nothing get the only agent
+    there is. `prompt` turns a row into one with its input.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class RowPreparer:
         self._skills_ref = skills_ref
         self._prompt = prompt
         self._resolver = None if topology is None else SourceResolver(topology)
+        self._agents = [] if topology is None else [agent.name for agent in topology.of_kind(AGENTS)]
         self._task_of_text: dict[bytes, int] = {}
         self._next_task = 0
         self._taken_tasks: set[int] = set()
@@ -85,17 +87,18 @@ class RowPreparer:
     def check(self) -> None:
         """Raise one error for all rows that could not be prepared; warn about names that were changed or unused."""
         if self._unrouted:
-            raise ValueError(
+            raise ConfigError(
                 f"rows {positions_text(self._unrouted)} have neither `agent_ref` nor `task_source`; "
                 "add one to them, or name an agent (`--agent`)"
+                + (f": {', '.join(f'`{name}`' for name in self._agents)}" if self._agents else "")
             )
         if self._resolver is not None:
             self._resolver.check()
         if self._unmatched_repeats:
             named = "; ".join(f"`{key}` (rows {positions_text(rows)})" for key, rows in self._unmatched_repeats.items())
-            raise ValueError(f"`num_repeats` names no number for {named}; add them or `{DEFAULT_KEY}`")
+            raise ConfigError(f"`num_repeats` names no number for {named}; add them or `{DEFAULT_KEY}`")
         if self._materialized_changed:
-            raise ValueError(
+            raise ConfigError(
                 f"rows {positions_text(self._materialized_changed)} are materialized tasks: "
                 "`responses_create_params`, skills and seeds cannot be laid over them"
             )
@@ -119,7 +122,9 @@ class RowPreparer:
             if target != original:
                 row[keys.AGENT_REF] = {"name": target}
         elif original is None and not is_materialized_row(row):
-            if source is None:
+            if source is None and len(self._agents) == 1:
+                row[keys.AGENT_REF] = {"name": self._agents[0]}
+            elif source is None:
                 self._unrouted.append(position)
             elif self._resolver is not None and source not in self._fan_out:
                 self._resolver.stamp(row, position)
@@ -173,7 +178,7 @@ class RowPreparer:
         try:
             extra = decode_object(existing) if existing else {}
         except (ValueError, TypeError) as error:
-            raise ValueError(
+            raise ConfigError(
                 f"row {position}: `responses_create_params.metadata.extra_body` must be a JSON object in a string "
                 f"to take a seed: {error}"
             ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 
@@ -12,7 +13,7 @@ from nemo_gym.records.codec import JsonObject
 def load_prompt(path: str | None) -> tuple[Callable[[JsonObject], JsonObject] | None, str | None]:
     """Return what applies the prompt file to a row, and the file's digest; (None, None) without a file.
 
-    Raises what reading the file raises, and ValueError from a row that has an input of its own.
+    Raises what reading the file raises, and ConfigError from a row that has an input of its own.
     """
     if path is None:
         return None, None
@@ -24,7 +25,7 @@ def load_prompt(path: str | None) -> tuple[Callable[[JsonObject], JsonObject] | 
     def apply(row: JsonObject) -> JsonObject:
         params = row.get(keys.RESPONSES_CREATE_PARAMS)
         if isinstance(params, dict) and params.get("input"):
-            raise ValueError(f"`prompt_config={path}` needs rows without `responses_create_params.input`; one has it")
+            raise ConfigError(f"`prompt_config={path}` needs rows without `responses_create_params.input`; one has it")
         return apply_prompt_to_row(row, prompt)
 
     return apply, digest

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.errors import ResumeRefusedError
+from nemo_gym.errors import ConfigError, ResumeRefusedError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import is_materialized_row
@@ -107,7 +107,7 @@ class RunSetup:
                     continue  # the preparer lists all rows without a route when it has seen the last one
                 key = rollout_key(row)
                 if key is None:
-                    raise ValueError(f"`{keys.TASK_INDEX}` of an input row is negative: {row.get(keys.TASK_INDEX)}")
+                    raise ConfigError(f"`{keys.TASK_INDEX}` of an input row is negative: {row.get(keys.TASK_INDEX)}")
                 labels[key] = self._router.target(row).label
                 yield row
             set_aside(self._files, overwrite=self._config.overwrite, observer=self._observer)
