@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,8 @@ from nemo_gym.cli.selection import (
     Selection,
     compose,
 )
-from nemo_gym.config import ResolvedConfig, find_file
+from nemo_gym.config import ResolvedConfig, component_search_roots, find_file, load_config
+from nemo_gym.config.roots import implementations
 from nemo_gym.errors import ConfigError, UsageError
 from nemo_gym.rollouts.settings import E2ERolloutCollectionConfig, RolloutCollectionConfig, parse_settings
 
@@ -49,7 +51,10 @@ def command(
     no_serve: Annotated[bool, typer.Option("--no-serve", help="Use the servers that run already.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Run only what the output lacks.")] = False,
     agent: Annotated[
-        str | None, typer.Option("--agent", "-a", metavar="NAME", help="Send every row to this agent.")
+        str | None,
+        typer.Option(
+            "--agent", "-a", metavar="NAME", help="Send every row to this agent, or start this kind of agent."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N rows.")] = None,
     num_repeats: Annotated[int | None, typer.Option("--num-repeats", metavar="N", help="Rollouts of each row.")] = None,
@@ -117,6 +122,8 @@ def command(
         model_api_key=model_api_key,
         allow_unsupported_pairing=allow_unsupported_pairing,
     )
+    if not no_serve and agent is not None and agent_type is None and _names_a_type(selection, agent, overrides):
+        selection, agent = replace(selection, agent=agent), None
     if no_serve and agent_type is not None:
         raise UsageError("`--agent-type` changes which servers are started; with `--no-serve` use `--agent NAME`.")
     flags = flag_overrides(
@@ -158,6 +165,21 @@ def command(
     if code > 128:
         note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
     return code
+
+
+def _names_a_type(selection: Selection, agent: str, overrides: Sequence[str] | None) -> bool:
+    """Return whether `--agent` means a kind of agent to start, rather than one that the configuration has."""
+    if agent not in implementations("responses_api_agents", component_search_roots(selection.search_dir or ())):
+        return False
+    composed = load_config(
+        config_paths=selection.config_paths(),
+        overrides=[*selection.flag_overrides(), *(overrides or ())],
+        search_dirs=selection.search_dir or (),
+        compose=bool(selection.resources_server),
+        known_keys=KNOWN_KEYS,
+        allow_missing_model=True,
+    )
+    return all(block.name != agent for block in composed.server_blocks())
 
 
 async def _serve_and_collect(resolved: ResolvedConfig, *, as_json: bool) -> int:
