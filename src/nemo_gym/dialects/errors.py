@@ -10,8 +10,8 @@ import asyncio
 import concurrent.futures
 import errno
 import re
-import socket
 import ssl
+from socket import gaierror, herror
 from typing import Literal, TypeAlias
 
 from nemo_gym.dialects.names import Dialect
@@ -165,7 +165,7 @@ _BY_CLASS: dict[tuple[str, str], str] = {
     ("websockets", "ConnectionClosed"): "connection",
 }
 _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
-_CONNECTION = (ConnectionError, socket.gaierror, socket.herror, ssl.SSLError, asyncio.IncompleteReadError)
+_CONNECTION = (ConnectionError, gaierror, herror, ssl.SSLError, asyncio.IncompleteReadError)
 _NETWORK_ERRNOS = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ENOTCONN, errno.EADDRNOTAVAIL}
 )
