@@ -14,8 +14,8 @@ from typing import Any
 class Figure:
     """One measured figure: `values` of at least five runs, the `floor` from the same run, and the budget it must keep.
 
-    `budget` is an absolute bound in `unit`, `ratio_budget` one on the ratio of the medians to the floor; None means that
-    there is none. `more_is_better` turns the comparison round.
+    `budget` is an absolute bound in `unit`, `ratio_budget` one on the ratio of the medians to the floor; None means
+    that there is none. `more_is_better` turns the comparison round.
     """
 
     path: str

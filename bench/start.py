@@ -13,11 +13,13 @@ import psutil
 from bench.figures import Figure, repeated, wall_seconds
 
 GYM = [sys.executable, "-m", "nemo_gym.cli.main"]
+EXAMPLE = ["--resources-server", "example_single_tool_call", "--model-type", "scripted_model"]
 
 
 def run() -> list[Figure]:
     """Return the seconds of imports and of the help, and what the example environment needs to be ready."""
     interpreter = repeated(lambda: _seconds([sys.executable, "-c", "pass"]))
+    help_text = repeated(lambda: _seconds([*GYM, "--help"]))
     starts = [_start() for _ in range(5)]
     return [
         Figure(
