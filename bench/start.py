@@ -32,7 +32,7 @@ def run() -> list[Figure]:
         Figure(
             path="gym --help",
             unit="s",
-            values=repeated(lambda: _seconds([*GYM, "--help"])),
+            values=help_text,
             floor=interpreter,
             budget=0.2,
         ),
@@ -52,15 +52,7 @@ def _start() -> tuple[float, float, float, float]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        words = [
-            *GYM,
-            "env",
-            "start",
-            "--resources-server",
-            "example_single_tool_call",
-            "--model-type",
-            "scripted_model",
-        ]
+        words = [*GYM, "env", "start", *EXAMPLE]
         ready: list[float] = []
 
         def until_ready() -> None:

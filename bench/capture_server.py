@@ -1,0 +1,80 @@
+"""The server that `bench.capture` measures: a trivial ASGI application behind uvicorn, with capture or without.
+
+`python -m bench.capture_server DIR|off` prints its port. `/usage` answers its own CPU seconds and peak memory.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from nemo_gym.capture import CaptureMiddleware, CaptureStore
+
+ANSWER = json.dumps(
+    {"id": "r", "object": "response", "output": [], "text": "y" * 1900, "usage": {"input_tokens": 9}}
+).encode()
+CHUNKS = 1000
+HUGE_EVENTS = 800
+_CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\n'
+_HUGE = b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"word " * 13107)
+_START = {"type": "http.response.start", "status": 200}
+_JSON = {**_START, "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]}
+_SSE = {**_START, "headers": [(b"content-type", b"text/event-stream")]}
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answer 2 KB at `/v1/responses`; stream small or huge events at the two other paths; tell usage elsewhere."""
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    if scope["path"] == "/v1/responses":
+        await send(_JSON)
+        await send({"type": "http.response.body", "body": ANSWER})
+    elif scope["path"].startswith("/v1/"):
+        await send(_SSE)
+        chunk, count = (_CHUNK, CHUNKS) if scope["path"] == "/v1/chat/completions" else (_HUGE, HUGE_EVENTS)
+        for _ in range(count):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+    else:
+        await send(_JSON | {"headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": json.dumps(usage()).encode()})
+
+
+def usage() -> dict[str, float]:
+    """Return CPU seconds so far, and peak and present memory in bytes."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "cpu": used.ru_utime + used.ru_stime,
+        "peak": used.ru_maxrss * 1024,
+        "resident": pages * resource.getpagesize(),
+    }
+
+
+def main(directory: str) -> None:
+    """Serve until terminated."""
+    store = None if directory == "off" else CaptureStore(directory)
+    # Without capture the same paths are served bare, under the prefix that the callers send.
+    app: Any = _without_prefix if store is None else CaptureMiddleware(application, store=store)
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", loop="uvloop", http="httptools")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+async def _without_prefix(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http" and scope["path"].startswith("/ng-rollout/"):
+        scope["path"] = "/" + scope["path"].split("/", 3)[3]
+    await application(scope, receive, send)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
