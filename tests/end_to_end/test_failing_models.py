@@ -30,8 +30,8 @@ def verdicts(run: Path) -> list[str]:
     return [row["verdict"] for row in records(run / "rollout_verdicts.jsonl")]
 
 
-def test_a_call_that_was_retried_with_success_leaves_a_healthy_rollout(gym: Gym) -> None:
-    """D5: the agent's model server answers 429 once per rollout; the agent's own loop does not retry, so it fails."""
+def test_a_rate_limited_rollout_fails_and_a_resume_tries_it_again_under_keys_of_its_own(gym: Gym) -> None:
+    """C11, D5: the call of the first attempt never mixes with the second, and no finding is left of it."""
     limited = {"error": {"status": 429, "message": "slow down", "retry_after": 0.01}}
     run = collect(gym, {"name": "s", "steps": [{"text": "Paris", "attempts": [limited]}]}, code=1)
     failures = records(run / "rollouts_failures.jsonl")
