@@ -20,7 +20,7 @@ def test_the_quickstart_collects_a_real_model_and_tools_and_says_what_it_did(gym
         collected = records(folder / "rollouts.jsonl")
         assert len(collected) == rollouts
         mean = sum(row["reward"] for row in collected) / rollouts
-        line = next(line for line in said.splitlines() if line.startswith(environment))
+        line = next(line for line in said.splitlines() if line.startswith(f"{environment} "))
         assert f"{rollouts}  " in line
         assert f"{mean:.2f}" in line
         assert f"{rollouts} healthy" in line

@@ -173,7 +173,7 @@ def test_identity_of_a_wrong_type_is_a_finding_and_counts_as_absent(key: str, od
     assert outcome.unobserved == []
 
 
-@pytest.mark.parametrize("key", ["_ng_task_index", "_ng_rollout_id", "_ng_run_id", "response", "ng_trajectory"])
+@pytest.mark.parametrize("key", ["_ng_task_index", "_ng_rollout_id", "_ng_run_id", "response", "ng_trajectory", "reward"])
 def test_a_key_that_stands_twice_in_a_record_is_a_finding(key: str) -> None:
     value = record(_ng_rollout_id="x", _ng_run_id="y")
     twice = json.dumps({key: value[key]})[:-1] + ", " + json.dumps(value)[1:]
@@ -181,6 +181,29 @@ def test_a_key_that_stands_twice_in_a_record_is_a_finding(key: str) -> None:
     assert [finding.check for finding in outcome.findings] == ["record_unreadable"]
     assert f"`{key}` occurs twice" in outcome.findings[0].detail["reason"]
     assert (outcome.readable, outcome.unobserved) == (True, [])
+
+
+@pytest.mark.parametrize("key", ["invocations", "turns", "model_calls", "tool_calls"])
+def test_a_list_that_stands_twice_in_a_trajectory_is_a_finding(key: str) -> None:
+    """Which of the two lists counts is not for a reader to choose."""
+    value = record()
+    inner = json.dumps(value.pop("ng_trajectory"))
+    twice = f"{{{json.dumps(key)}: {json.dumps(json.loads(inner)[key])}, {inner[1:]}"
+    line = f'{json.dumps(value)[:-1]}, "ng_trajectory": {twice}}}'
+    outcome = evaluate_line(line.encode())
+    assert [finding.check for finding in outcome.findings] == ["record_unreadable"]
+    assert f"`ng_trajectory.{key}` occurs twice" in outcome.findings[0].detail["reason"]
+
+
+def test_every_key_that_stands_twice_is_named_once_one_is_found() -> None:
+    text = json.dumps(record())
+    text = text.replace('"reward": 1.0', '"reward": 1.0, "reward": 0.0')
+    text = text.replace('"status_code": 200', '"status_code": 200, "status_code": 500', 1)
+    reasons = [finding.detail["reason"] for finding in evaluate_line(text.encode()).findings]
+    assert reasons == [
+        "key `reward` occurs twice",
+        "key `ng_trajectory.model_calls[0].response_metadata.status_code` occurs twice",
+    ]
 
 
 def test_a_key_of_a_record_may_stand_again_inside_a_payload() -> None:

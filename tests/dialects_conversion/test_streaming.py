@@ -1,0 +1,354 @@
+"""Converted streams: what they end with is what the finished answer converts to, however the bytes are cut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.dialects import conversion, make_accumulator
+from nemo_gym.dialects.conversion import Mint, StreamConverter, replay_events
+from nemo_gym.dialects.conversion.think_cutter import ThinkCutter
+
+MINT = Mint(random_hex=lambda: "0", now=lambda: 1.0)
+DIALECTS = ("responses", "chat", "messages")
+_EMPTY_IS_NONE = ("logprobs", "citations", "content")
+PAIRS = [(source, target) for source, target in itertools.product(DIALECTS, DIALECTS) if source != target]
+
+# Surrogates cannot be sent, and a think tag inside a text is its own test.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"), min_size=1, max_size=12)
+arguments = st.one_of(
+    st.dictionaries(texts, st.one_of(st.integers(0, 9), texts), max_size=2).map(json.dumps),
+    st.just("{}"),
+    st.just('{"a'),
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn, dialect: str) -> dict[str, Any]:
+    """A Response in the order in which models answer: reasoning, text, calls; with what `dialect` can carry."""
+    output: list[dict[str, Any]] = []
+    if draw(st.booleans()):
+        parts = draw(st.lists(texts, min_size=1, max_size=2 if dialect == "responses" else 1))
+        item: dict[str, Any] = {"type": "reasoning", "id": "rs_0", "summary": [text_part(text) for text in parts]}
+        if dialect != "chat" and draw(st.booleans()):
+            item["encrypted_content"] = "signed"
+        output.append(item)
+    if draw(st.booleans()):
+        part = {"type": "output_text", "text": draw(texts), "annotations": []}
+        annotated = draw(st.booleans())
+        if annotated:
+            note = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1}
+            part["annotations"] = [note]
+        parts = [part]
+        if dialect == "chat" and not annotated and draw(st.booleans()):
+            parts.append({"type": "refusal", "refusal": draw(texts)})
+        output.append({"type": "message", "id": "msg_0", "role": "assistant", "status": "completed", "content": parts})
+    # A chat stream that is made of a finished answer tells annotations last, so that only text may come before them.
+    late = dialect == "chat" and bool(output) and any(part.get("annotations") for part in output[-1].get("content", ()))
+    for number in range(0 if late else draw(st.integers(0, 3))):
+        call = {"type": "function_call", "id": f"c{number}", "call_id": f"c{number}", "name": f"f{number}"}
+        output.append({**call, "arguments": draw(arguments), "status": "completed"})
+    cut = draw(st.booleans())
+    for item in output:
+        if item["type"] == "message" and cut:
+            item["status"] = "incomplete"
+    return {
+        "id": "resp_0",
+        "object": "response",
+        "created_at": 1,
+        "status": "incomplete" if cut else "completed",
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "model": "m",
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": 5,
+            "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
+            "output_tokens": 3,
+            "output_tokens_details": {"reasoning_tokens": 1},
+            "total_tokens": 8,
+        },
+    }
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "summary_text", "text": text}
+
+
+def said_in(dialect: str, response: dict[str, Any]) -> dict[str, Any]:
+    if dialect == "chat":
+        return conversion.responses_to_chat_response(response, requested_model=None, mint=MINT)[0]
+    if dialect == "messages":
+        return conversion.responses_to_messages_response(response, requested_model=None, mint=MINT)[0]
+    return response
+
+
+def canonical(dialect: str, answer: dict[str, Any]) -> dict[str, Any]:
+    if dialect == "chat":
+        return conversion.chat_response_to_responses(answer, request={}, mint=MINT)[0]
+    if dialect == "messages":
+        return conversion.messages_response_to_responses(answer, request={}, mint=MINT)[0]
+    return answer
+
+
+def split_deltas(events: list[bytes]) -> list[bytes]:
+    """Every text of a delta in pieces of one or two characters, as a model would send it."""
+    pieces: list[bytes] = []
+    for event in events:
+        head, _, payload = event.rpartition(b"data: ")
+        if payload.strip() == b"[DONE]":
+            pieces.append(event)
+            continue
+        data = json.loads(payload)
+        holder, key = text_of_delta(data)
+        if holder is None or len(holder[key]) < 2:
+            pieces.append(event)
+            continue
+        text = holder[key]
+        for start in range(0, len(text), 2):
+            holder[key] = text[start : start + 2]
+            pieces.append(head + b"data: " + json.dumps(data).encode() + b"\n\n")
+    return pieces
+
+
+def text_of_delta(data: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    kind = str(data.get("type"))
+    if kind.startswith("response.") and kind.endswith(".delta"):
+        return data, "delta"
+    if kind == "content_block_delta":
+        delta = data["delta"]
+        key = next((key for key in ("text", "thinking", "partial_json") if key in delta), "")
+        return (delta, key) if key else (None, "")
+    for choice in data.get("choices") or ():
+        for key in ("content", "reasoning_content", "refusal"):
+            if isinstance(choice["delta"].get(key), str):
+                return choice["delta"], key
+    return None, ""
+
+
+def accumulated(dialect: str, stream: bytes) -> dict[str, Any]:
+    accumulator = make_accumulator(dialect)
+    accumulator.feed(stream)
+    accumulator.finish()
+    assert accumulator.terminal in ("complete", "incomplete"), (accumulator.terminal, accumulator.stream_error)
+    assert accumulator.problems in ([], ["args_unparsable"])
+    return accumulator.response
+
+
+def compared(dialect: str, answer: Any) -> Any:
+    """An answer without the ids that a conversion makes up, with arguments as values: their spelling may differ."""
+    if isinstance(answer, list):
+        return [compared(dialect, item) for item in answer]
+    if not isinstance(answer, dict):
+        return answer
+    plain = {}
+    for key, value in answer.items():
+        if key == "arguments" and isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                pass
+            if isinstance(value, dict) and set(value) == {"_raw"}:
+                value = value["_raw"]
+        elif key == "created_at" or value is None or (key in _EMPTY_IS_NONE and not value):
+            continue
+        plain[key] = compared(dialect, value)
+    return plain
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_converted_stream_ends_with_what_the_finished_answer_converts_to(source, target, data) -> None:
+    response = data.draw(answers(source))
+    events = split_deltas(list(replay_events(source, said_in(source, response), include_usage=True)))
+    stream = b"".join(events)
+    size = data.draw(st.integers(1, 400))
+    converter = StreamConverter(source, target, requested_model=None, include_usage=True, mint=MINT)
+    converted = b"".join(converter.feed(stream[at : at + size]) for at in range(0, len(stream), size))
+    converted += converter.finish()
+    expected = said_in(target, canonical(source, accumulated(source, stream)))
+    assert compared(target, accumulated(target, converted)) == compared(target, expected)
+    if target == "responses":
+        check_order(converted)
+
+
+def check_order(stream: bytes) -> None:
+    """The order of contract 5.6: numbers from 0, an item opens before its parts and closes before the next."""
+    events = [json.loads(block.partition(b"data: ")[2]) for block in stream.split(b"\n\n") if block]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    opened: list[int] = []
+    for event in events[2:-1]:
+        if event["type"] == "response.output_item.added":
+            opened.append(event["output_index"])
+        else:
+            assert opened[-1] == event["output_index"], "an event belongs to the item that is open"
+    assert opened == list(range(len(opened)))
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_each_delta_is_passed_on_before_the_next_arrives(source, target) -> None:
+    part = {"type": "output_text", "text": "one two three", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    response = {"id": "r", "object": "response", "status": "completed", "model": "m", "output": [message]}
+    converter = StreamConverter(source, target, mint=MINT)
+    for event in split_deltas(list(replay_events(source, said_in(source, response)))):
+        sent = converter.feed(event)
+        payload = event.rpartition(b"data: ")[2]
+        holder, key = (None, "") if b"[DONE]" in payload else text_of_delta(json.loads(payload))
+        if holder and holder[key]:
+            assert json.dumps(holder[key]).encode() in sent
+
+
+def chunk(**delta: Any) -> bytes:
+    return (
+        b"data: " + json.dumps({"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+    )
+
+
+FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+def output_of(*chunks: bytes, **options: Any) -> list[dict[str, Any]]:
+    converter = StreamConverter("chat", "responses", mint=MINT, **options)
+    stream = b"".join(map(converter.feed, chunks)) + converter.finish()
+    return accumulated("responses", stream)["output"]
+
+
+def test_parallel_calls_whose_pieces_alternate_come_one_after_the_other() -> None:
+    def call(index: int, arguments: str, **more: Any) -> bytes:
+        function = {"arguments": arguments, **({"name": more["id"]} if more else {})}
+        return chunk(tool_calls=[{"index": index, "function": function, **more}])
+
+    calls = (call(0, '{"a"', id="x"), call(1, '{"b"', id="y"), call(0, ":1}"), call(1, ":2}"))
+    output = output_of(*calls, FINISH)
+    assert [(item["call_id"], item["arguments"]) for item in output] == [("x", '{"a":1}'), ("y", '{"b":2}')]
+    converter = StreamConverter("chat", "messages", mint=MINT)
+    stream = b"".join(map(converter.feed, (*calls, FINISH)))
+    blocks = accumulated("messages", stream)["content"]
+    assert [block["input"] for block in blocks] == [{"a": 1}, {"b": 2}]
+
+
+def test_text_after_calls_stays_in_the_order_in_which_it_came() -> None:
+    call = {"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}
+    output = output_of(chunk(content="a"), chunk(tool_calls=[call]), chunk(content="b"), FINISH)
+    assert [item["type"] for item in output] == ["message", "function_call", "message"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "<think>a</think>b",
+        "<think>a</think><think>c</think>b",
+        "<think>never closed",
+        "a</think>b",
+        "<thin",
+        "<think></think>x",
+    ],
+)
+def test_think_tags_are_cut_as_in_finished_text(content: str) -> None:
+    chunks = [chunk(content=content[at : at + 3]) for at in range(0, len(content), 3)]
+    message = {"role": "assistant", "content": content}
+    whole = {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    expected = canonical("chat", whole)["output"]
+    assert compared("responses", output_of(*chunks, FINISH)) == compared("responses", expected)
+
+
+@given(
+    st.lists(st.sampled_from(["<think>", "</think>", "<thi", "nk>", "<", "/think>", "a"]), max_size=12),
+    st.integers(1, 5),
+)
+def test_the_cutter_agrees_with_the_rule_of_finished_text(words: list[str], size: int) -> None:
+    from nemo_gym.dialects.conversion.reasoning_items import cut_think_tags
+
+    text = "".join(words)
+    cutter = ThinkCutter()
+    pieces = [piece for at in range(0, len(text), size) for piece in cutter.feed(text[at : at + size])]
+    pieces += cutter.finish()
+    thoughts, rest = cut_think_tags(text)
+    assert [piece.text for piece in pieces if piece.kind == "reasoning"] == thoughts
+    assert "".join(piece.text for piece in pieces if piece.kind == "text") == rest
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+@pytest.mark.parametrize("how", ["cut", "garbage", "error", "empty"])
+def test_a_stream_that_ends_badly_says_so_in_the_clients_dialect(source, target, how) -> None:
+    part = {"type": "output_text", "text": "hello", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+    response = {"id": "r", "object": "response", "status": "completed", "model": "m", "output": [message]}
+    events = list(replay_events(source, said_in(source, response)))
+    stream = {
+        "cut": b"".join(events[:-2]) if source == "chat" else b"".join(events[:-1]),
+        "garbage": b"<html>\n\n\xff\xfe{\n\ndata: {]\n\ndata: 3\n\n",
+        "error": b"".join(events[:3])
+        + b'event: error\ndata: {"type":"error","error":{"message":"boom","type":"api_error"}}\n\n',
+        "empty": b"",
+    }[how]
+    if source == "chat" and how == "cut":
+        stream = b"".join(events[:-2])
+    if source == "messages" and how == "cut":
+        stream = b"".join(events[:-2])
+    converter = StreamConverter(source, target, mint=MINT)
+    accumulator = make_accumulator(target)
+    accumulator.feed(converter.feed(stream) + converter.finish())
+    accumulator.finish()
+    assert accumulator.terminal == "error"
+    assert accumulator.stream_error or accumulator.response["error"]
+    if how == "error":
+        assert "boom" in json.dumps(accumulator.stream_error or accumulator.response["error"])
+
+
+def test_only_finished_items_make_a_whole_answer() -> None:
+    """Some Responses servers send created, each finished item, completed, and nothing between."""
+    item = {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": '{"a":1}'}
+    response = {"id": "r", "object": "response", "status": "completed", "model": "m", "output": [item]}
+    events = [
+        {"type": "response.created", "response": {**response, "output": [], "status": "in_progress"}},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": response},
+    ]
+    stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    for target, read in (
+        ("chat", lambda answer: json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])),
+        ("messages", lambda answer: answer["content"][0]["input"]),
+    ):
+        converter = StreamConverter("responses", target, mint=MINT)
+        assert read(accumulated(target, converter.feed(stream))) == {"a": 1}
+
+
+def test_namespaces_and_custom_tools_are_mapped_back_while_streaming() -> None:
+    request = {
+        "tools": [
+            {"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "f"}]},
+            {"type": "custom", "name": "patch"},
+        ]
+    }
+    blocks = [
+        {"type": "tool_use", "id": "a", "name": "ns__f", "input": {"x": 1}},
+        {"type": "tool_use", "id": "b", "name": "patch", "input": {"input": 'say "hi"'}},
+    ]
+    message = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": blocks,
+        "stop_reason": "tool_use",
+    }
+    converter = StreamConverter("messages", "responses", request=request, client_request=request, mint=MINT)
+    stream = b"".join(map(converter.feed, replay_events("messages", message))) + converter.finish()
+    first, second = accumulated("responses", stream)["output"]
+    assert (first["namespace"], first["name"], first["arguments"]) == ("ns", "f", '{"x":1}')
+    assert (second["type"], second["input"]) == ("custom_tool_call", 'say "hi"')
+    back = StreamConverter("responses", "messages", mint=MINT)
+    content = accumulated("messages", back.feed(stream) + back.finish())["content"]
+    assert content == blocks
