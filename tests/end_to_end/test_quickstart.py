@@ -27,5 +27,5 @@ def test_the_quickstart_collects_a_real_model_and_tools_and_says_what_it_did(gym
         assert json.loads((folder / "quality_summary.json").read_text())["run"]["verdicts"]["healthy"] == rollouts
     assert "a script, since so small a model calls no tools" in said
     # The three commands to try next are commands.
-    for command in said.split("Try next:\n")[1].strip().splitlines():
+    for command in said.split("Try next (after `source .venv/bin/activate`):\n")[1].strip().splitlines():
         gym.run(*command.split()[1:])

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+_WRAPPED = 24
+"""Characters that a wrapped column needs to stay readable."""
 
 
 def print_json(value: Any) -> None:
@@ -21,15 +25,30 @@ def note(text: str) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrapped: str | None = None) -> None:
     """Print a table to stdout: drawn on a terminal, plain aligned text elsewhere, where nothing is cut or wrapped.
 
-    `wrapped`: the column that is wrapped when the terminal is too narrow; the others never are.
+    `wrapped`: the column that is wrapped when the terminal is too narrow; the others never are. A terminal that is too
+    narrow even so gets one block of lines per row.
     """
     cells = [[("" if cell is None else str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_drawn(columns, cells, wrapped)
-        return
     widths = [max(len(line[position]) for line in [list(columns), *cells]) for position in range(len(columns))]
+    if sys.stdout.isatty():
+        narrow = [
+            min(width, _WRAPPED) if name == wrapped else width for name, width in zip(columns, widths, strict=True)
+        ]
+        if sum(narrow) + 2 * len(narrow) <= shutil.get_terminal_size().columns:
+            _print_drawn(columns, cells, wrapped)
+        else:
+            _print_blocks(columns, cells)
+        return
     for line in [[column.upper() for column in columns], *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    sys.stdout.flush()
+
+
+def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    width = max(len(column) for column in columns)
+    for row in rows:
+        named = [(column, cell) for column, cell in zip(columns, row, strict=True) if cell]
+        print("\n".join(f"{column.ljust(width)}  {cell}" for column, cell in named), end="\n\n")
     sys.stdout.flush()
 
 

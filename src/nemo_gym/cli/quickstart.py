@@ -111,7 +111,9 @@ def _print_rewards(folder: Path) -> None:
                 ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items() if count),
             ]
         )
-    print_table(["environment", "model", "rollouts", "mean reward", "pass@1", "pass@k", "health"], rows)
+    print_table(
+        ["environment", "model", "rollouts", "mean reward", "pass@1", "pass@k", "health"], rows, wrapped="model"
+    )
 
 
 def _metrics_of(files: RunFiles) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _print_files(folder: Path) -> None:
 def _print_next(folder: Path) -> None:
     rollouts = folder / "ledger" / "rollouts.jsonl"
     first = folder / "reasoning_gym" / "rollouts.jsonl"
-    print("\nTry next:")
+    print("\nTry next (after `source .venv/bin/activate`):")
     print(f"  gym eval status {rollouts}")
     print(f"  gym eval health-check {first.parent}")
     print("  gym list resources-servers")
