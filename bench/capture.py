@@ -120,7 +120,9 @@ async def load(port: int, paths: list[str], body: bytes, count: int, end: bytes)
     loop = asyncio.get_running_loop()
     callers = []
     for path in paths:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         request = head.encode() + body
         _, caller = await loop.create_connection(lambda request=request: Caller(request, count, end), "127.0.0.1", port)
         callers.append(caller)
@@ -188,9 +190,7 @@ def event() -> Figure:
         values = repeated(through)
         assert middleware.writer is not None
         middleware.writer.close()
-    return Figure(
-        path="8 MiB event in 4 KiB pieces: CPU", unit="s", values=values, floor=repeated(copied), budget=0.2
-    )
+    return Figure(path="8 MiB event in 4 KiB pieces: CPU", unit="s", values=values, floor=repeated(copied), budget=0.2)
 
 
 def memory() -> Figure:

@@ -21,8 +21,18 @@ ANSWER = json.dumps(
 ).encode()
 CHUNKS = 1000
 HUGE_EVENTS = 800
+BEGIN = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
+    b'"content":[],"usage":{"input_tokens":9}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":'
+    b'{"type":"text","text":""}}\n\n'
+)
+END = b'event: message_stop\ndata: {"type":"message_stop"}\n\ndata: [DONE]\n\n'
 _CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\n'
-_HUGE = b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % (b"word " * 13107)
+_HUGE = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%s"}}\n\n' % (b"word " * 13107)
+)
 _START = {"type": "http.response.start", "status": 200}
 _JSON = {**_START, "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]}
 _SSE = {**_START, "headers": [(b"content-type", b"text/event-stream")]}
@@ -39,10 +49,12 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": ANSWER})
     elif scope["path"].startswith("/v1/"):
         await send(_SSE)
+        if scope["path"] == "/v1/messages":
+            await send({"type": "http.response.body", "body": BEGIN, "more_body": True})
         chunk, count = (_CHUNK, CHUNKS) if scope["path"] == "/v1/chat/completions" else (_HUGE, HUGE_EVENTS)
         for _ in range(count):
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await send({"type": "http.response.body", "body": END})
     else:
         await send(_JSON | {"headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": json.dumps(usage()).encode()})

@@ -1,29 +1,133 @@
 from __future__ import annotations
 
-import pytest
+import gzip
+import random
+import stat
+import threading
 
-from nemo_gym.capture import CaptureStore, read_model_call_records
+import pytest
+import zstandard
+
+from nemo_gym.capture import CaptureStore, read_model_call_records, seal_rollout
 from nemo_gym.errors import DataError
+
+WORDS = ["".join(random.Random(seed).choice("etaoinshrdlucmfwyp") for _ in range(2 + seed % 9)) for seed in range(4000)]
+
+
+def prose(rng: random.Random, words: int) -> str:
+    """Text whose words are as unevenly common as those of a language."""
+    picked = (WORDS[min(int(rng.paretovariate(0.7)), len(WORDS)) - 1] for _ in range(words))
+    return " ".join(f"{word}{rng.randrange(1000)}" if rng.random() < 0.05 else word for word in picked)
 
 
 def fill(store: CaptureStore, turns: int) -> list[dict[str, object]]:
-    history: list[dict[str, object]] = []
+    """A rollout as it grows: every call carries the whole conversation, tool results of 2 to 20 KB among it."""
+    rng = random.Random(turns)
+    history: list[dict[str, object]] = [{"role": "system", "content": prose(rng, 800)}]
     for turn in range(turns):
-        history.append({"role": "user", "content": f"{turn} " + str(hash((turn, "salt"))) * 100})
-        store.record("0-0", {"model_call_id": str(turn), "request": {"messages": history}})
+        history.append({"role": "user", "content": prose(rng, rng.randrange(300, 3000))})
+        answer = {"role": "assistant", "content": prose(rng, rng.randrange(20, 200))}
+        store.record(
+            "0-0",
+            {
+                "model_call_id": str(turn),
+                "started_at": 1.7e9 + rng.random(),
+                "request": {"model": "m", "messages": history},
+                "response": {"id": f"{rng.getrandbits(96):x}", "choices": [{"index": 0, "message": answer}]},
+            },
+        )
+        history.append(answer)
     return store.read("0-0")
 
 
-def test_a_sealed_capture_reads_as_before_and_is_much_smaller(store: CaptureStore) -> None:
+def test_fifty_turns_of_a_growing_history_are_forty_times_smaller_and_read_as_before(store: CaptureStore) -> None:
     lines = fill(store, 50)
-    size = store.path_for("0-0").stat().st_size
+    plain = store.path_for("0-0").read_bytes()
     assert store.seal("0-0")
     (sealed,) = store.root.iterdir()
     assert sealed.name == "0-0.capture.jsonl.zst"
-    assert sealed.stat().st_size * 20 < size
+    assert stat.S_IMODE(sealed.stat().st_mode) == 0o600
+    assert sealed.stat().st_size * 40 <= len(plain)
+    assert len(gzip.compress(plain, 6)) * 10 > len(plain), "the text itself is not what makes it small"
     assert store.read("0-0") == lines
     assert len(read_model_call_records(store, "0-0")) == 50
     assert not store.seal("0-0")
+    assert store.unseal("0-0")
+    assert store.path_for("0-0").read_bytes() == plain
+    assert [path.name for path in store.root.iterdir()] == ["0-0.capture.jsonl"]
+    assert not store.unseal("0-0")
+
+
+def test_it_is_one_frame_with_a_long_window(store: CaptureStore) -> None:
+    fill(store, 5)
+    size = store.path_for("0-0").stat().st_size
+    store.seal("0-0")
+    parameters = zstandard.get_frame_parameters((store.root / "0-0.capture.jsonl.zst").read_bytes())
+    assert parameters.content_size == size
+    assert parameters.window_size >= size
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"torn', b"\n\n", b"\xff\xfe\n"])
+def test_unsealing_gives_every_byte_back_damage_included(store: CaptureStore, tail: bytes) -> None:
+    fill(store, 2)
+    with store.path_for("0-0").open("ab") as file:
+        file.write(tail)
+    plain = store.path_for("0-0").read_bytes()
+    before = store.read_available("0-0")
+    store.seal("0-0")
+    assert store.read_available("0-0") == before
+    assert store.unseal("0-0")
+    assert store.path_for("0-0").read_bytes() == plain
+
+
+def test_a_torn_end_that_was_sealed_costs_no_later_line(store: CaptureStore) -> None:
+    fill(store, 2)
+    with store.path_for("0-0").open("ab") as file:
+        file.write(b'{"torn')
+    store.seal("0-0")
+    store.record("0-0", {"model_call_id": "late"})
+    for _ in range(2):
+        lines, damaged = store.read_available("0-0")
+        assert ([line["model_call_id"] for _, line in lines], damaged) == (["0", "1", "late"], 1)
+        store.unseal("0-0")
+
+
+def test_readers_and_writers_are_undisturbed_while_a_capture_is_sealed_and_unsealed(store: CaptureStore) -> None:
+    fill(store, 2)
+    done = threading.Event()
+
+    def turn_over() -> None:
+        while not done.is_set():
+            store.seal("0-0")
+            store.unseal("0-0")
+
+    worker = threading.Thread(target=turn_over)
+    worker.start()
+    try:
+        for number in range(2, 102):
+            store.record("0-0", {"model_call_id": str(number)})
+            assert [line["model_call_id"] for line in store.read("0-0")] == [str(seen) for seen in range(number + 1)]
+    finally:
+        done.set()
+        worker.join(30)
+
+
+def test_sealing_that_fails_leaves_the_capture_and_says_so(
+    store: CaptureStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(store, 1)
+    (store.root / "0-0.capture.jsonl.zst").mkdir()
+    assert not seal_rollout({"_ng_task_index": 0, "_ng_rollout_index": 0}, [store.root])
+    assert "could not be sealed" in caplog.text
+    assert store.path_for("0-0").exists()
+
+
+def test_a_rollout_is_sealed_by_its_row(store: CaptureStore) -> None:
+    store.record("0-0-a1", {"model_call_id": "a"})
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_attempt_index": 1}
+    assert seal_rollout(row, [store.root])
+    assert not seal_rollout({}, [store.root])
+    assert [path.name for path in store.root.iterdir()] == ["0-0-a1.capture.jsonl.zst"]
 
 
 def test_lines_after_sealing_come_behind_and_can_be_sealed_too(store: CaptureStore) -> None:
@@ -41,6 +145,16 @@ def test_a_crash_between_sealing_and_removing_doubles_nothing(store: CaptureStor
     store.seal("0-0")
     store.path_for("0-0").write_bytes(data)
     assert len(store.read("0-0")) == 3
+
+
+def test_a_crash_between_sealing_again_and_removing_doubles_nothing(store: CaptureStore) -> None:
+    fill(store, 3)
+    store.seal("0-0")
+    store.record("0-0", {"model_call_id": "late"})
+    data = store.path_for("0-0").read_bytes()
+    store.seal("0-0")
+    store.path_for("0-0").write_bytes(data)
+    assert [line["model_call_id"] for line in store.read("0-0")] == ["0", "1", "2", "late"]
 
 
 def test_a_damaged_sealed_file_is_named(store: CaptureStore) -> None:

@@ -6,6 +6,7 @@ from nemo_gym.capture.attachment import (
     AttachedCapture,
     attach_model_call_capture,
     clear_model_call_captures_for_rollouts,
+    seal_rollout,
 )
 from nemo_gym.capture.correlation import (
     RolloutContextMiddleware,
@@ -37,6 +38,7 @@ from nemo_gym.capture.reading import (
 )
 from nemo_gym.capture.settings import (
     ModelCallCaptureConfig,
+    capture_archive_from_config,
     make_capture_store,
     model_call_capture_dirs_from_config,
     observability_enabled_from_config,
@@ -62,6 +64,7 @@ __all__ = [
     "await_model_call_capture_quiescence",
     "await_quiescence",
     "build_model_call_record",
+    "capture_archive_from_config",
     "capture_health",
     "clear_model_call_captures_for_rollouts",
     "current_invocation_id",
@@ -77,6 +80,7 @@ __all__ = [
     "report_execution",
     "rollout_context",
     "rollout_path_prefix",
+    "seal_rollout",
     "split_rollout_path",
     "sum_model_calls",
     "url_path_for_request",

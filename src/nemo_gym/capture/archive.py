@@ -6,7 +6,6 @@ any `zstd` tool reads it (`zstd -d --long=27`).
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import zstandard
@@ -29,17 +28,23 @@ def read_lines(path: Path, *, lock: bool = True) -> bytes:
 
     Raises DataError when the sealed file is damaged. `lock` is False for who has locked the data file already.
     """
-    plain = files.read_whole(path, lock=lock) or b""
-    packed = files.read_whole(sealed_path(path))
+    while True:
+        before = _identity(path, lock)
+        plain = files.read_whole(path, lock=lock)
+        packed = files.read_whole(sealed_path(path))
+        if _identity(path, lock) == before:
+            break  # else it was sealed or unsealed between the two looks
     if packed is None:
+        return plain or b""
+    sealed = _unpacked(packed, sealed_path(path))
+    if plain is None:
+        return sealed
+    # A crash may have come before the other file was removed, which the one written last has all of.
+    if plain.startswith(sealed):
         return plain
-    try:
-        sealed = zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).decompress(packed)
-    except zstandard.ZstdError as error:
-        raise DataError(f"not a whole zstd frame: {error}", path=sealed_path(path)) from error
-    if plain.startswith(sealed):  # a crash came between sealing and removing what was sealed
-        return plain
-    return sealed + plain
+    if sealed.endswith(plain):
+        return sealed
+    return sealed + (b"" if sealed.endswith(b"\n") else b"\n") + plain if plain else sealed
 
 
 def seal(path: Path) -> bool:
@@ -51,18 +56,42 @@ def seal(path: Path) -> bool:
     with files.locked(path) as present:
         if not present:
             return False
-        target = sealed_path(path)
         lines = read_lines(path, lock=False)
         parameters = zstandard.ZstdCompressionParameters.from_level(
             _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True, source_size=len(lines)
         )
-        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, files.FILE_MODE)
-        with os.fdopen(fd, "wb") as file:
-            file.write(zstandard.ZstdCompressor(compression_params=parameters).compress(lines))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        files.sync_directory(target.parent)
+        packed = zstandard.ZstdCompressor(compression_params=parameters).compress(lines)
+        files.replace_durably(sealed_path(path), packed)
         path.unlink()
+        files.sync_directory(path.parent)
     return True
+
+
+def unseal(path: Path) -> bool:
+    """Put the plain file back, byte for byte as it was, durably; returns False when there is no sealed one.
+
+    Raises OSError, DataError; the lines are in at least one of the two files at any moment.
+    """
+    sealed = sealed_path(path)
+    if not sealed.exists():
+        return False
+    path.touch(files.FILE_MODE)  # what appends are kept out of meanwhile
+    with files.locked(path) as present:
+        if present:
+            files.replace_durably(path, read_lines(path, lock=False))
+            sealed.unlink(missing_ok=True)
+            files.sync_directory(path.parent)
+    return present
+
+
+def _identity(path: Path, lock: bool) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """Which two files there are: another pair means that lines have moved."""
+    plain = files.identity_of(path, lock=lock)
+    return None if plain is None else (plain[0], 0), files.identity_of(sealed_path(path), lock=False)
+
+
+def _unpacked(packed: bytes, path: Path) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).decompress(packed)
+    except zstandard.ZstdError as error:
+        raise DataError(f"not a whole zstd frame: {error}", path=path) from error

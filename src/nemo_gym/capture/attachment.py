@@ -5,6 +5,7 @@ No join happens here: which invocation made which call is the trajectory's busin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from nemo_gym.records import identity, keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.model_calls import ModelCallRecord
 
+_LOG = logging.getLogger(__name__)
 _NAMED_CALLS = 20
 
 
@@ -80,6 +82,23 @@ def clear_model_call_captures_for_rollouts(
         if rollout_id is not None:
             for store in stores:
                 store.delete(rollout_id)
+
+
+def seal_rollout(row: Mapping[str, Any], capture_dirs: Sequence[str | Path]) -> bool:
+    """Compress the capture of a rollout whose record is written; returns whether anything was compressed.
+
+    A call that arrives later goes to a plain file beside it. Never raises: a capture that cannot be sealed stays as it
+    is, with a warning.
+    """
+    try:
+        rollout_id = identity.rollout_id_of(row)
+        if rollout_id is None:
+            return False
+        sealed = [CaptureStore(directory).seal(rollout_id) for directory in capture_dirs]
+        return any(sealed)
+    except (OSError, ValueError) as error:
+        _LOG.warning("capture: a rollout's capture could not be sealed: %s", error)
+        return False
 
 
 def _read(directory: Path, rollout_id: str, calls: list[ModelCallRecord], gaps: list[JsonObject]) -> None:

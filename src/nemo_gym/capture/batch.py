@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from nemo_gym.capture import files
 from nemo_gym.capture.exchange import Exchange
 from nemo_gym.capture.open_calls import OpenCallLedger, Slot
+from nemo_gym.capture.spill import Spill, Spilled
 
 Waiter = tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]
+BATCH_BYTES = 16 << 20
+"""About how much is joined into one write: more than that would exist in memory twice."""
 
 
 class Job:
     """One finished exchange; `waiter` is told on its loop whether it became durable."""
 
-    __slots__ = ("error", "exchange", "line", "size", "slot", "void", "waiter")
+    __slots__ = ("error", "exchange", "line", "size", "slot", "spilled", "void", "waiter")
 
     def __init__(self, exchange: Exchange, slot: Slot | None, waiter: Waiter | None) -> None:
         self.exchange, self.slot, self.waiter = exchange, slot, waiter
         self.size = exchange.held_bytes
         self.line: bytes | None = None
+        self.spilled: tuple[Spill, Spilled] | None = None
         self.error: Exception | None = None
         self.void = False
         """The rollout was cleared while the call was served: there is nothing to record."""
 
+    def build(self) -> None:
+        """Make the line, once."""
+        if self.line is not None or self.spilled is not None or self.error is not None:
+            return
+        try:
+            self.line = self.exchange.line()
+        except Exception as error:  # noqa: BLE001 - the capture boundary: nothing in a body may end the writer
+            self.error = error
+
+    def spill(self, spill: Spill) -> None:
+        """Let the line wait in a temporary file instead of memory; raises OSError when there is no room there."""
+        self.build()
+        if self.line is not None:
+            self.spilled, self.line, self.size = (spill, spill.put(self.line)), None, 0
+
+    def load(self) -> None:
+        """Have the line in memory again."""
+        if self.spilled is None:
+            return
+        spill, place = self.spilled
+        self.spilled = None
+        try:
+            self.line = spill.take(place)
+        except OSError as error:
+            self.error = error
+
 
 class CaptureFile:
-    """What is queued for one rollout. It waits in a queue or is with one thread, never both."""
+    """What is queued for one rollout. It waits in a queue or is on its way to disk, never both."""
 
     __slots__ = ("jobs", "markers", "path", "rollout_id")
 
@@ -41,51 +70,67 @@ class CaptureFile:
 class Batch:
     """The jobs of one file that are written and synced together, by one thread at a time."""
 
-    __slots__ = ("_written", "file", "jobs", "markers", "sync_s")
+    __slots__ = ("file", "jobs", "markers", "size", "written")
 
     def __init__(self, file: CaptureFile) -> None:
         self.file = file
-        self.jobs, file.jobs = file.jobs, []
-        self.markers, file.markers = file.markers, []
-        self._written: files.Written | None = None
-        self.sync_s: float | None = None
-
-    @property
-    def size(self) -> int:
+        self.size = count = 0
         """About how many bytes it will write."""
-        return sum(job.size for job in self.jobs)
+        for job in file.jobs:
+            count += 1
+            self.size += job.size or (job.spilled[1].length if job.spilled else 0)
+            if self.size > BATCH_BYTES:
+                break
+        self.jobs, file.jobs = file.jobs[:count], file.jobs[count:]
+        self.markers, file.markers = file.markers, []
+        self.written: files.Written | None = None
 
-    def write(self, ledger: OpenCallLedger, *, wait: bool) -> None:
-        """Put the lines into the file, once. Raises BlockingIOError when it is locked and `wait` is False."""
-        if self._written is not None:
-            return
-        for job in self.jobs:
-            if job.line is None and job.error is None:
-                _build(job)
-        good = [job for job in self.jobs if job.line is not None]
+    def write_at_once(self, ledger: OpenCallLedger, open_files: files.OpenFiles) -> int | None:
+        """Put the lines into the file; returns the descriptor to sync, None when nothing was put there.
+
+        Raises OSError and leaves the lines to `write`, which can wait, make the file, and save what there is room for.
+        """
+        good = self._good()
+        if not good:
+            return None
+        fd = open_files.append(self.file.path, lambda: _wanted(good, ledger))
+        self._let_go()
+        return fd
+
+    def write(self, ledger: OpenCallLedger) -> None:
+        """Put the lines into the file, once, waiting for whoever has it."""
+        good = self._good()
         if not good:
             return
         try:
-            self._written = files.append(self.file.path, lambda: _wanted(good, ledger), wait=wait)
-        except BlockingIOError:
-            raise
+            self.written = files.append(self.file.path, lambda: _wanted(good, ledger))
         except OSError as error:
             self._write_one_by_one(good, ledger, error)
+        self._let_go()
+
+    def _good(self) -> list[Job]:
+        for job in self.jobs:
+            job.build()
+            job.load()
+        return [job for job in self.jobs if job.line is not None]
+
+    def _let_go(self) -> None:
         for job in self.jobs:
             job.line = None  # a large line must not wait in memory for the disk
 
     def sync(self) -> None:
         """Make the written lines durable."""
-        if self._written is None:
-            return
-        started = time.perf_counter()
-        try:
-            self._written.make_durable()
-        except OSError as error:  # the lines are in the file, but nobody can say for how long
-            for job in self.jobs:
-                job.error = job.error or error
-        self._written = None
-        self.sync_s = time.perf_counter() - started
+        written, self.written = self.written, None
+        if written is not None:
+            try:
+                written.make_durable()
+            except OSError as error:
+                self.not_durable(error)
+
+    def not_durable(self, error: OSError) -> None:
+        """The lines are in the file, but nobody can say for how long."""
+        for job in self.jobs:
+            job.error = job.error or error
 
     def _write_one_by_one(self, jobs: list[Job], ledger: OpenCallLedger, error: OSError) -> None:
         """One line that does not fit must not take the others with it."""
@@ -97,13 +142,6 @@ class Batch:
                 files.append_durably(self.file.path, lambda job=job: _wanted([job], ledger))  # type: ignore[misc]
             except OSError as single:
                 job.error = single
-
-
-def _build(job: Job) -> None:
-    try:
-        job.line = job.exchange.line()
-    except Exception as error:  # noqa: BLE001 - the capture boundary: nothing in a body may end the writer
-        job.error = error
 
 
 def _wanted(jobs: list[Job], ledger: OpenCallLedger) -> bytes:

@@ -7,20 +7,24 @@ kept as it was sent, and what is not JSON is kept as text.
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 from collections import deque
+from typing import Any
 
 import msgspec
 
 from nemo_gym.dialects.decoding import content_decoder
-from nemo_gym.records.codec import encode
+from nemo_gym.records.codec import JsonObject, encode
 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 _PIECE = 1 << 20
 MAX_INFLATED_BYTES = 1 << 28
 """How far a compressed body is followed: beyond it only the compressed bytes are kept."""
-RAW_HALF_BYTES = 4 << 20
-"""How much of each end of a stream's raw text is kept."""
+MAX_BODY_BYTES = 256 << 20
+"""Of a body above this, both ends are kept, and the hash of the whole."""
+RAW_HALF_BYTES = 1 << 20
+"""How much is kept of each end of what is too long."""
 
 
 def object_bytes(body: bytes, notes: list[str], *, name: str) -> bytes | None:
@@ -55,37 +59,77 @@ def inflated(body: bytes, content_encoding: str | None) -> bytes | None:
     return bytes(plain) if decoder.problem() is None else None
 
 
-class RawText:
-    """The text of a stream, both ends of it when it is long; memory is bounded."""
+class KeptBytes:
+    """The bytes of a body, whole up to `limit`; above it both ends, and the hash of the whole. Memory is bounded."""
 
-    __slots__ = ("_head", "_tail", "_tail_size", "size")
+    __slots__ = ("_chunks", "_hash", "_limit", "_tail", "_tail_size", "size")
 
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._tail: deque[bytes] | None = None
         self._tail_size = 0
+        self._hash: Any = None
         self.size = 0
 
     def add(self, chunk: bytes) -> None:
         """Take the next bytes."""
         self.size += len(chunk)
-        if self.size <= RAW_HALF_BYTES:
-            self._head += chunk
+        if self._tail is None:
+            self._chunks.append(chunk)
+            if self.size > self._limit:
+                self._cut()
             return
-        self._tail.append(chunk)
-        self._tail_size += len(chunk)
-        while self._tail_size - len(self._tail[0]) >= RAW_HALF_BYTES:
-            self._tail_size -= len(self._tail.popleft())
+        self._hash.update(chunk)
+        self._keep(self._tail, chunk)
+
+    @property
+    def held(self) -> int:
+        """How many bytes are in memory."""
+        return self.size if self._tail is None else RAW_HALF_BYTES + self._tail_size
 
     def whole(self) -> bytes | None:
         """Return all bytes, or None when some in the middle were let go."""
-        return bytes(self._head) + b"".join(self._tail) if len(self._head) + self._tail_size == self.size else None
+        if self._tail is not None:
+            return None
+        if len(self._chunks) > 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0] if self._chunks else b""
 
     def text(self) -> str:
         """Return the text, saying how much of the middle is missing."""
-        head, tail = text_of(bytes(self._head)), text_of(b"".join(self._tail))
-        left_out = self.size - len(self._head) - self._tail_size
-        return f"{head}\n[... {left_out} bytes left out ...]\n{tail}" if left_out else head + tail
+        whole = self.whole()
+        if whole is not None:
+            return text_of(whole)
+        assert self._tail is not None
+        head, tail = text_of(self._chunks[0]), text_of(b"".join(self._tail))
+        return f"{head}\n[... {self.size - self.held} bytes left out ...]\n{tail}"
+
+    def truncation(self) -> JsonObject | None:
+        """Return `{bytes, bytes_left_out, sha256}` of a body that is not kept whole, else None."""
+        if self._tail is None:
+            return None
+        return {"bytes": self.size, "bytes_left_out": self.size - self.held, "sha256": self._hash.hexdigest()}
+
+    def clear(self) -> None:
+        """Let the bytes go."""
+        self._chunks, self._tail, self._tail_size, self.size = [], None, 0, 0
+
+    def _cut(self) -> None:
+        self._hash = hashlib.sha256()
+        for chunk in self._chunks:
+            self._hash.update(chunk)
+        body = memoryview(b"".join(self._chunks))
+        self._chunks = [bytes(body[:RAW_HALF_BYTES])]
+        self._tail = deque()
+        self._keep(self._tail, bytes(body[max(RAW_HALF_BYTES, len(body) - RAW_HALF_BYTES) :]))
+
+    def _keep(self, tail: deque[bytes], chunk: bytes) -> None:
+        chunk = chunk[-RAW_HALF_BYTES:]
+        tail.append(chunk)
+        self._tail_size += len(chunk)
+        while self._tail_size - len(tail[0]) >= RAW_HALF_BYTES:
+            self._tail_size -= len(tail.popleft())
 
 
 def _object_bytes_slowly(body: bytes, notes: list[str], name: str) -> bytes | None:

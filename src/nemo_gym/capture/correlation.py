@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMappi
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -29,10 +30,11 @@ _RAW_PREFIX = PREFIX.encode()
 ROLLOUT_SCOPE_KEY = "ng_rollout"
 """Where a stripped scope keeps its `RolloutPath`, so that a second middleware does not strip again."""
 
-_current: ContextVar[tuple[str | None, str | None]] = ContextVar("ng_rollout", default=(None, None))
+current_rollout: ContextVar[tuple[str | None, str | None]] = ContextVar("ng_rollout", default=(None, None))
+"""The ids of the rollout and of the invocation that the request being handled belongs to."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RolloutPath:
     """A prefixed path taken apart. The ids are decoded and unchecked; `rest` starts with `/` and is decoded."""
 
@@ -42,7 +44,7 @@ class RolloutPath:
     rest: str
     raw_rest: bytes
 
-    @property
+    @cached_property
     def problem(self) -> str | None:
         """Why the ids cannot be used, or None."""
         if self.invocation_id is not None and not 0 < len(self.invocation_id) <= identity.MAX_ROLLOUT_ID_LENGTH:
@@ -50,10 +52,12 @@ class RolloutPath:
         return identity.rollout_id_problem(self.rollout_id)
 
 
+@lru_cache(4096)
 def split_rollout_path(path: str, raw_path: bytes | None = None) -> RolloutPath | None:
     """Return the parts of a prefixed path, or None when the path has no prefix.
 
     `raw_path` is the path as sent: with it an escaped slash stays inside its segment instead of opening a new one.
+    A rollout makes many calls under one path, so recent answers are kept.
     """
     if not path.startswith(PREFIX):
         return None
@@ -97,22 +101,22 @@ def stripped_scope(scope: Scope, route: RolloutPath, path: str | None = None) ->
 
 def current_rollout_id() -> str | None:
     """Return the rollout of the request being handled, captured or not; None outside of one."""
-    return _current.get()[0]
+    return current_rollout.get()[0]
 
 
 def current_invocation_id() -> str | None:
     """Return the invocation that the URL of the request being handled named, or None."""
-    return _current.get()[1]
+    return current_rollout.get()[1]
 
 
 @contextmanager
 def rollout_context(rollout_id: str | None, invocation_id: str | None = None) -> Iterator[None]:
     """Make a rollout current for the duration of the block."""
-    token = _current.set((rollout_id, invocation_id))
+    token = current_rollout.set((rollout_id, invocation_id))
     try:
         yield
     finally:
-        _current.reset(token)
+        current_rollout.reset(token)
 
 
 class RolloutContextMiddleware:

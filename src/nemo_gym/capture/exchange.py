@@ -6,6 +6,7 @@ parsing never delays the server.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import msgspec
@@ -22,8 +23,11 @@ SCHEMA_VERSION = "1.0"
 KEPT_REQUEST_HEADERS = frozenset({b"anthropic-version", b"anthropic-beta", b"user-agent"})
 """All that is kept of the request headers: credentials travel in the others."""
 
-_encode_lines = msgspec.json.Encoder().encode_lines
-_NULL = Raw(b"null")
+_encode = msgspec.json.Encoder().encode
+_NULL = b"null"
+_LARGE = 16 << 20
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""What the C library of most Linux systems has."""
 _GOOD_ENDS = ("complete", "clean_eof")
 
 
@@ -45,10 +49,9 @@ class Exchange:
         "model_call_id",
         "model_ref",
         "notes",
-        "raw_stream",
-        "request_chunks",
+        "request",
         "request_encoding",
-        "response_chunks",
+        "response",
         "response_complete",
         "response_encoding",
         "rollout_id",
@@ -57,7 +60,7 @@ class Exchange:
         "ttft",
     )
 
-    def __init__(self, *, model_call_id: str, rollout_id: str, dialect: Dialect, model_ref: Raw) -> None:
+    def __init__(self, model_call_id: str, rollout_id: str, dialect: Dialect, model_ref: bytes) -> None:
         self.model_call_id = model_call_id
         self.rollout_id = rollout_id
         self.dialect: Dialect = dialect
@@ -66,13 +69,13 @@ class Exchange:
         self.client_session_id: str | None = None
         self.kept_headers: dict[str, str] = {}
         self.request_encoding: str | None = None
-        self.request_chunks: list[bytes] = []
+        self.request = bodies.KeptBytes(bodies.MAX_BODY_BYTES)
         self.status: int | None = None
         self.response_encoding: str | None = None
-        self.response_chunks: list[bytes] = []
+        self.response = bodies.KeptBytes(bodies.MAX_BODY_BYTES)
+        """The body, or the raw text of a stream, which is kept only when the stream did not end well."""
         self.response_complete = False
         self.accumulator: StreamAccumulator | None = None
-        self.raw_stream: bodies.RawText | None = None
         self.disconnected = False
         self.app_error: BaseException | None = None
         self.started_at = self.completed_at = self.latency = 0.0
@@ -84,60 +87,76 @@ class Exchange:
     @property
     def held_bytes(self) -> int:
         """About how much memory the bodies take."""
-        size = sum(map(len, self.request_chunks)) + sum(map(len, self.response_chunks))
-        return size if self.raw_stream is None else size + 2 * self.raw_stream.size
+        size = self.request.held + self.response.held
+        return size if self.accumulator is None else size + self.response.size
 
     def line(self) -> bytes:
         """Return the newline-terminated line, and let the bodies go. To be called once, after the call has ended."""
         request, request_raw = self._request()
         response, response_raw, category = self._response()
-        facts = self.facts
-        if facts.get("local_response_reason") == "context_length_exceeded":
+        if self.facts.get("local_response_reason") == "context_length_exceeded":
             category = "context_length_exceeded"
-        line: dict[str, Any] = {
-            "model_call_id": self.model_call_id,
-            "dialect": self.dialect,
-            "model_ref": self.model_ref,
-            "started_at": self.started_at,
-            "completed_at": self.completed_at,
-            "latency_ms": _milliseconds(self.latency),
-            "latency_ttft_ms": _milliseconds(self.ttft),
-            "status_code": self._status_code(),
-            "error_category": category,
-            "request": request,
-            "response": response,
-            "schema_version": SCHEMA_VERSION,
-            "method": "POST",
-            "stream": self.accumulator is not None,
-            "client_status_code": self.status,
-        }
+        status = self.status
+        sent = "null" if status is None else status
+        optional = self._optional(request_raw, response_raw)
+        stream = "false" if self.accumulator is None else "true"
+        self.request.clear()  # before the line exists: a large body must not be there three times
+        self.response.clear()
+        self.accumulator = None
+        if len(response) > _LARGE:
+            _return_memory()
+        # Put together as text: this runs for every call, and an encoder takes three times as long.
+        pieces = [
+            f'{{"model_call_id":"{self.model_call_id}","dialect":"{self.dialect}","model_ref":'.encode(),
+            self.model_ref,
+            f',"started_at":{self.started_at!r},"completed_at":{self.completed_at!r},'
+            f'"latency_ms":{_milliseconds(self.latency)},"latency_ttft_ms":{_milliseconds(self.ttft)},'
+            f'"status_code":{sent if status is not None or self.app_error is None else self._status_of_error()},'
+            f'"error_category":{_quoted(category)},"request":'.encode(),
+            request,
+            b',"response":',
+            response,
+            f',"schema_version":"{SCHEMA_VERSION}","method":"POST","stream":{stream},'
+            f'"client_status_code":{sent}'.encode(),
+        ]
+        if optional:
+            pieces += (b",", _encode_object(optional)[1:-1])
+        pieces.append(b"}\n")
+        return b"".join(pieces)
+
+    def _optional(self, request_raw: str | None, response_raw: str | None) -> JsonObject:
+        """The keys that a line has only when there is something to say."""
+        line: JsonObject = {}
         if self.client_session_id is not None:
             line["client_session_id"] = self.client_session_id
         if self.invocation_id is not None:
             line["invocation_id"] = self.invocation_id
         if self.kept_headers:
             line["request_headers"] = self.kept_headers
-        if request_raw is not None:
-            line["request_raw"] = request_raw
-        if response_raw is not None:
-            line["response_raw"] = response_raw
+        for name, raw, body in (
+            ("request", request_raw, self.request),
+            ("response", response_raw, self.response),
+        ):
+            if raw is not None:
+                line[f"{name}_raw"] = raw
+                truncation = body.truncation()
+                if truncation is not None:
+                    line[f"{name}_truncated"] = truncation
         if self.accumulator is not None:
-            line["latency_first_content_ms"] = _milliseconds(self.first_content)
+            line["latency_first_content_ms"] = Raw(_milliseconds(self.first_content).encode())
             line["terminal"] = self.accumulator.terminal
             line["stream_error"] = self.accumulator.stream_error
             line["reassembly_problems"] = self.accumulator.problems
-        if facts:
+        if self.facts:
             self._add_facts(line)
         if self.notes:
             line["capture_problems"] = self.notes
-        encoded = _encode_line(line)
-        self.request_chunks, self.response_chunks, self.accumulator, self.raw_stream = [], [], None, None
-        return encoded
+        return line
 
-    def _status_code(self) -> int | None:
-        if self.status is not None or self.app_error is None:
-            return self.status
-        return status_of_exception(self.app_error)
+    def _status_of_error(self) -> str:
+        assert self.app_error is not None
+        status = status_of_exception(self.app_error)
+        return "null" if status is None else str(int(status))
 
     def _add_facts(self, line: dict[str, Any]) -> None:
         facts = self.facts
@@ -148,18 +167,12 @@ class Exchange:
             if name in facts:
                 line[name] = facts[name]
 
-    def _request(self) -> tuple[Raw, str | None]:
-        body = _joined(self.request_chunks)
-        if not body:
+    def _request(self) -> tuple[bytes, str | None]:
+        if not self.request.size:
             return _NULL, None
-        plain = bodies.inflated(body, self.request_encoding) if self.request_encoding else body
-        if plain is None:
-            self.notes.append("request_encoding_unknown")
-            return _NULL, bodies.text_of(body)
-        found = bodies.object_bytes(plain, self.notes, name="request")
-        return (_NULL, bodies.text_of(plain)) if found is None else (Raw(found), None)
+        return self._object_of(self.request, self.request_encoding, "request")
 
-    def _response(self) -> tuple[Raw | JsonObject, str | None, str | None]:
+    def _response(self) -> tuple[bytes, str | None, str | None]:
         """The response object, what is kept as text, and the error category."""
         if self.accumulator is not None:
             return *self._stream_response(self.accumulator), self._category(self.accumulator)
@@ -169,36 +182,46 @@ class Exchange:
             category = "capture_parse_error"
         return found, raw, category
 
-    def _stream_response(self, accumulator: StreamAccumulator) -> tuple[Raw | JsonObject, str | None]:
+    def _stream_response(self, accumulator: StreamAccumulator) -> tuple[bytes, str | None]:
         accumulator.finish()
-        response = accumulator.response
-        found = _NULL if response is None else response
-        assert self.raw_stream is not None
-        good = response is not None and accumulator.terminal in _GOOD_ENDS and not accumulator.problems
-        if good or not self.raw_stream.size:
+        large = self.response.size > _LARGE
+        good = accumulator.response is not None and accumulator.terminal in _GOOD_ENDS and not accumulator.problems
+        if good:
+            self.response.clear()
+        if large:
+            _return_memory()
+        found = _NULL if accumulator.response is None else _encode_object(accumulator.response)
+        if good or not self.response.size:
             return found, None
         if self.response_encoding:
-            whole = self.raw_stream.whole()
+            whole = self.response.whole()
             plain = None if whole is None else bodies.inflated(whole, self.response_encoding)
             if plain is not None:
                 return found, bodies.text_of(plain)
-        return found, self.raw_stream.text()
+        return found, self.response.text()
 
-    def _body_response(self) -> tuple[Raw, str | None]:
-        body = _joined(self.response_chunks)
-        if not body:
-            text = body_of_exception(self.app_error)
-            return _NULL, text
-        plain = bodies.inflated(body, self.response_encoding) if self.response_encoding else body
+    def _body_response(self) -> tuple[bytes, str | None]:
+        if not self.response.size:
+            return _NULL, body_of_exception(self.app_error)
+        return self._object_of(self.response, self.response_encoding, "response")
+
+    def _object_of(self, body: bodies.KeptBytes, encoding: str | None, name: str) -> tuple[bytes, str | None]:
+        """The body as a JSON object, or as text when it is none."""
+        whole = body.whole()
+        if whole is None:
+            return _NULL, body.text()
+        plain = bodies.inflated(whole, encoding) if encoding else whole
         if plain is None:
-            self.notes.append("response_encoding_unknown")
-            return _NULL, bodies.text_of(body)
-        found = bodies.object_bytes(plain, self.notes, name="response")
-        return (_NULL, bodies.text_of(plain)) if found is None else (Raw(found), None)
+            self.notes.append(f"{name}_encoding_unknown")
+            return _NULL, bodies.text_of(whole)
+        found = bodies.object_bytes(plain, self.notes, name=name)
+        return (_NULL, bodies.text_of(plain)) if found is None else (found, None)
 
     def _category(self, accumulator: StreamAccumulator | None) -> str | None:
         if self.app_error is not None:
             return error_category_for_exception(self.app_error)
+        if self.status == 200 and self.response_complete and accumulator is None:
+            return None
         category = None if self.status is None else error_category_for_status(self.status)
         if category is not None:
             return category
@@ -206,6 +229,12 @@ class Exchange:
         if not self.response_complete and not ended:  # the application gave up: the client left, or on its own
             return "cancelled" if self.disconnected else "exception" if accumulator is None else "stream_truncated"
         return None if accumulator is None else accumulator.error_category
+
+
+def _return_memory() -> None:
+    """Give freed memory back to the system: the pieces of a large body leave holes between what is still in use."""
+    if _trim is not None:
+        _trim(0)
 
 
 def body_of_exception(error: BaseException | None) -> str | None:
@@ -220,17 +249,16 @@ def body_of_exception(error: BaseException | None) -> str | None:
     return None
 
 
-def _joined(chunks: list[bytes]) -> bytes:
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+def _milliseconds(seconds: float | None) -> str:
+    return "null" if seconds is None else f"{seconds * 1000:.2f}"
 
 
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)
+def _quoted(text: str | None) -> str:
+    return "null" if text is None else encode(text).decode()
 
 
-def _encode_line(line: dict[str, Any]) -> bytes:
+def _encode_object(value: JsonObject) -> bytes:
     try:
-        return _encode_lines([line])
+        return _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):  # a fact or header that fast JSON refuses
-        safe = {key: value if isinstance(value, Raw) else Raw(encode(value)) for key, value in line.items()}
-        return _encode_lines([safe])
+        return _encode({key: item if isinstance(item, Raw) else Raw(encode(item)) for key, item in value.items()})

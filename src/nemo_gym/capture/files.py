@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF})
-_OPEN_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_OPEN_EXISTING = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_OPEN_APPEND = _OPEN_EXISTING | os.O_CREAT
 FILE_MODE = 0o600
 
 
@@ -80,6 +81,51 @@ def append(path: str | Path, data: bytes | Callable[[], bytes], *, wait: bool = 
                 os.close(fd)  # releases the lock
 
 
+class OpenFiles:
+    """Files that are appended to again and again, kept open. Every append is as careful as `append`."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._open: dict[str, tuple[int, int]] = {}
+
+    def append(self, path: str, data: Callable[[], bytes]) -> int | None:
+        """Append what `data` returns under the lock; returns the descriptor to sync, None when there was nothing.
+
+        The descriptor stays open at least until the next append. Never waits: raises BlockingIOError when somebody
+        else has the lock, FileNotFoundError when the file must be made; other OSErrors leave it unchanged.
+        """
+        try:
+            fd, known_end = self._open.pop(path)
+        except KeyError:
+            fd, known_end = os.open(path, _OPEN_EXISTING), -1
+        end = -1
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(fd)
+            size = status.st_size
+            if not status.st_nlink or not size:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            lines = data()
+            if lines and size != known_end and os.pread(fd, 1, size - 1) != b"\n":
+                lines = b"\n" + lines
+            if lines:
+                _write_all(fd, lines, size)
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            end = size + len(lines)
+        finally:
+            if end < 0:
+                os.close(fd)  # releases the lock
+        self._open[path] = fd, end
+        if len(self._open) > self._limit:
+            os.close(self._open.pop(next(iter(self._open)))[0])
+        return fd if lines else None
+
+    def close(self) -> None:
+        """Close them all."""
+        while self._open:
+            os.close(self._open.popitem()[1][0])
+
+
 @contextmanager
 def locked(path: str | Path) -> Iterator[bool]:
     """Keep every append out of `path` during the block; yields False when there is no such file."""
@@ -112,6 +158,37 @@ def read_whole(path: str | Path, *, lock: bool = True) -> bytes | None:
         if lock:
             _lock(fd, fcntl.LOCK_SH)
         return file.readall()
+
+
+def identity_of(path: str | Path, *, lock: bool = True) -> tuple[int, int] | None:
+    """Return inode and time of change of the file at `path`, None without one. `lock`: while nobody has it locked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if lock:
+            _lock(fd, fcntl.LOCK_SH)
+        status = os.fstat(fd)
+        return (status.st_ino, status.st_mtime_ns) if status.st_nlink else None
+    finally:
+        os.close(fd)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Put a file of `data` in the place of `path`, whole or not at all. Raises OSError and leaves nothing behind."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
 
 
 def try_lock(fd: int) -> bool:

@@ -40,21 +40,3 @@ class Lane:
             del task  # an idle thread keeps nothing alive
             with self._lock:
                 self._open -= 1
-
-
-def share(items: list[Callable[[], None]], lane: Lane, width: int) -> None:
-    """Run all items and return when all are done: a `width`-th of them here, the others on the lane."""
-    done: SimpleQueue[None] = SimpleQueue()
-    width = min(width, len(items))
-
-    def run(part: list[Callable[[], None]]) -> None:
-        for item in part:
-            item()
-        done.put(None)
-
-    for start in range(1, width):
-        lane.run(lambda part=items[start::width]: run(part))  # type: ignore[misc]
-    for item in items[0::width] if width else ():
-        item()
-    for _ in range(1, width):
-        done.get()

@@ -11,10 +11,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
-
-import msgspec
 
 from nemo_gym.capture.correlation import (
     PREFIX,
@@ -25,6 +23,7 @@ from nemo_gym.capture.correlation import (
     RolloutPath,
     Scope,
     Send,
+    current_rollout,
     rollout_context,
     split_rollout_path,
     stripped_scope,
@@ -68,7 +67,7 @@ class CaptureMiddleware:
     ) -> None:
         self.app = app
         self.writer = writer if writer is not None or store is None else CaptureWriter(store)
-        self._model_ref = msgspec.Raw(encode(None if model_ref is None else dict(model_ref)))
+        self._model_ref = encode(None if model_ref is None else dict(model_ref))
         self._hold_deadline_s = hold_deadline_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,30 +83,27 @@ class CaptureMiddleware:
             return
         await self.app(scope, receive, send)
 
-    async def _prefixed(self, scope: Scope, receive: Receive, send: Send, route: RolloutPath) -> None:
+    def _prefixed(self, scope: Scope, receive: Receive, send: Send, route: RolloutPath) -> Awaitable[None]:
         path = route.rest[:-1] if route.rest.endswith("/") else route.rest
         dialect = MODEL_CALL_PATHS.get(path) if scope["method"] == "POST" else None
         problem = route.problem
         if dialect is None:
-            usable = problem is None
-            with rollout_context(route.rollout_id if usable else None, route.invocation_id if usable else None):
-                await self.app(stripped_scope(scope, route), receive, send)
-            return
+            known = route if problem is None else None
+            return self._inside(known, stripped_scope(scope, route), receive, send)
         # On the scope that came in: who answers outside of this middleware can name the call too.
         model_call_id = scope[MODEL_CALL_ID_SCOPE_KEY] = os.urandom(16).hex()
         if problem is not None:
-            await self._refuse(send, dialect, model_call_id, problem)
-            return
+            return self._refuse(send, dialect, model_call_id, problem)
         inner = stripped_scope(scope, route, path)
-        with rollout_context(route.rollout_id, route.invocation_id):
-            if self.writer is None:
-                await self.app(inner, receive, _with_call_id(send, model_call_id))
-            else:
-                exchange = Exchange(
-                    model_call_id=model_call_id, rollout_id=route.rollout_id, dialect=dialect, model_ref=self._model_ref
-                )
-                exchange.invocation_id = route.invocation_id
-                await self._captured(self.writer, exchange, inner, receive, send)
+        if self.writer is None:
+            return self._inside(route, inner, receive, _with_call_id(send, model_call_id))
+        exchange = Exchange(model_call_id, route.rollout_id, dialect, self._model_ref)
+        exchange.invocation_id = route.invocation_id
+        return self._captured(self.writer, exchange, inner, receive, send)
+
+    async def _inside(self, route: RolloutPath | None, scope: Scope, receive: Receive, send: Send) -> None:
+        with rollout_context(*((None, None) if route is None else (route.rollout_id, route.invocation_id))):
+            await self.app(scope, receive, send)
 
     async def _captured(
         self, writer: CaptureWriter, exchange: Exchange, scope: Scope, receive: Receive, send: Send
@@ -116,12 +112,13 @@ class CaptureMiddleware:
             await _wait_for_room(writer, self._hold_deadline_s)
         _keep_headers(exchange, scope["headers"])
         scope[FACTS_SCOPE_KEY] = exchange.facts
-        token = current_facts.set(exchange.facts)
+        facts = current_facts.set(exchange.facts)
+        rollout = current_rollout.set((exchange.rollout_id, exchange.invocation_id))
         hold = TerminalHold(send, self._hold_deadline_s)
         observer = CallObserver(exchange, receive, send, hold, _ID_HEADER)
         writer.counters.calls += 1
-        slot = writer.ledger.begin(exchange.rollout_id, exchange.model_call_id, time.time())
         exchange.started_at = time.time()
+        slot = writer.ledger.begin(exchange.rollout_id, exchange.model_call_id, exchange.started_at)
         started = observer.started = time.perf_counter()
         try:
             await self.app(scope, observer.receive, observer.send)
@@ -133,8 +130,10 @@ class CaptureMiddleware:
         finally:
             exchange.completed_at = time.time()
             exchange.latency = time.perf_counter() - started
-            current_facts.reset(token)
+            current_rollout.reset(rollout)
+            current_facts.reset(facts)
             hold.recording = True
+            observer.end()
             # Synchronous on purpose: a cancelled request cannot lose its record here.
             if not writer.submit(exchange, slot, hold.waiter()):
                 hold.settle(False)
@@ -229,17 +228,18 @@ def _headed(message: Message, model_call_id: str) -> Message:
 
 
 def _keep_headers(exchange: Exchange, headers: Any) -> None:
-    sessions: set[bytes] = set()
+    sessions: list[bytes] = []
     for name, value in headers:
         if name == _SESSION_HEADER:
-            sessions.add(value.strip())
+            sessions.append(value.strip())
         elif name == b"content-encoding":
             exchange.request_encoding = value.decode("latin-1")
         elif name in KEPT_REQUEST_HEADERS:
             exchange.kept_headers[name.decode()] = value.decode("latin-1")
-    sessions.discard(b"")
-    if len(sessions) == 1:  # several different values declare nothing
-        exchange.client_session_id = sessions.pop().decode("utf-8", "replace")
+    if sessions:
+        declared = set(sessions) - {b""}
+        if len(declared) == 1:  # several different values declare nothing
+            exchange.client_session_id = declared.pop().decode("utf-8", "replace")
 
 
 def _root_cause(error: BaseException) -> BaseException:

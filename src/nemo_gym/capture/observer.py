@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nemo_gym.capture.bodies import RawText
+from nemo_gym.capture.bodies import RAW_HALF_BYTES, KeptBytes
 from nemo_gym.capture.correlation import Message, Receive, Send
 from nemo_gym.capture.exchange import Exchange
 from nemo_gym.capture.hold import TerminalHold
@@ -25,6 +25,10 @@ class CallObserver:
         self._accumulator = exchange.accumulator
         self.started = 0.0
 
+    def end(self) -> None:
+        """Let go of the answer: the exchange has it, and the request may still wait for a while."""
+        self._accumulator = None
+
     async def receive(self) -> Message:
         """Pass the next message on to the application, keeping request bytes."""
         message = await self._receive()
@@ -32,28 +36,30 @@ class CallObserver:
         if kind == "http.request":
             body = message.get("body")
             if body:
-                self._exchange.request_chunks.append(bytes(body))
+                self._exchange.request.add(bytes(body))
         elif kind == "http.disconnect":
             self._exchange.disconnected = True
         return message
 
     async def send(self, message: Message) -> None:
         """Pass a message of the application on, keeping response bytes; the end of the answer is held."""
+        if message["type"] != _BODY:
+            message = self._begun(message) if message["type"] == _START else message
+            await (self._hold.put(message) if self._hold.pending else self._send(message))
+            return
         if self._hold.pending:
             self._see(message)
             await self._hold.put(message)
-        elif message["type"] != _BODY:
-            await self._send(self._begun(message) if message["type"] == _START else message)
-        else:
-            end = self._see(message)
-            if end is None:
-                await self._send(message)
-            elif end == 0:
-                await self._hold.put(message)
-            else:  # only the bytes of the terminal event wait
-                body = message["body"]
-                await self._send({"type": _BODY, "body": body[:end], "more_body": True})
-                await self._hold.put({**message, "body": body[end:]})
+            return
+        end = self._see(message)
+        if end is None:
+            await self._send(message)
+        elif end == 0:
+            await self._hold.put(message)
+        else:  # only the bytes of the terminal event wait
+            body = message["body"]
+            await self._send({"type": _BODY, "body": body[:end], "more_body": True})
+            await self._hold.put({**message, "body": body[end:]})
 
     def _begun(self, message: Message) -> Message:
         exchange = self._exchange
@@ -73,37 +79,34 @@ class CallObserver:
             self._accumulator = exchange.accumulator = make_accumulator(
                 exchange.dialect, content_encoding=exchange.response_encoding
             )
-            exchange.raw_stream = RawText()
+            exchange.response = KeptBytes(2 * RAW_HALF_BYTES)
         headers.append((self._id_header, exchange.model_call_id.encode()))
         return {**message, "headers": headers}
 
     def _see(self, message: Message) -> int | None:
         """Keep the bytes of a body message; returns where in them the end of the answer begins, None when later."""
-        if message["type"] != _BODY:
-            return None
         exchange, accumulator = self._exchange, self._accumulator
         body = message.get("body")
         end: int | None = None
         if body:
+            body = body if type(body) is bytes else bytes(body)
+            exchange.response.add(body)
             if accumulator is None:
                 if exchange.ttft is None:
                     exchange.ttft = time.perf_counter() - self.started
-                exchange.response_chunks.append(bytes(body))
             else:
-                end = self._feed(accumulator, bytes(body))
+                accumulator.feed(body)
+                end = accumulator.terminal_offset
+                if exchange.first_content is None:
+                    self._time(accumulator)
         if not message.get("more_body", False):
             exchange.response_complete = True
             return 0 if end is None else end
         return end
 
-    def _feed(self, accumulator: StreamAccumulator, body: bytes) -> int | None:
+    def _time(self, accumulator: StreamAccumulator) -> None:
         exchange = self._exchange
-        assert exchange.raw_stream is not None
-        exchange.raw_stream.add(body)
-        accumulator.feed(body)
-        if exchange.first_content is None:
-            if exchange.ttft is None and accumulator.first_event_seen:
-                exchange.ttft = time.perf_counter() - self.started
-            if accumulator.first_content_seen:
-                exchange.first_content = time.perf_counter() - self.started
-        return accumulator.terminal_offset
+        if exchange.ttft is None and accumulator.first_event_seen:
+            exchange.ttft = time.perf_counter() - self.started
+        if accumulator.first_content_seen:
+            exchange.first_content = time.perf_counter() - self.started

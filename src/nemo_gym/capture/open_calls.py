@@ -3,24 +3,26 @@
 Each process that captures keeps one file of fixed-width slots in `<root>/.open-calls/`, locked as long as it lives. A
 slot is filled when a call begins, and used again once its record is durable. So a collector can wait until nothing is
 outstanding for a rollout, a call that died with its process is named instead of missing silently, and clearing a
-rollout can tell a running server not to record what began before (the slot's `void` field names that call).
+rollout can tell a running server not to record what began before (the slot's `void` field names that call). The first
+slot is no call: its `void` field changes whenever another one's does, so that a server need not look at each.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nemo_gym.capture import files
 
 DIRECTORY = ".open-calls"
 _SUFFIX = ".slots"
 _SLOT = struct.Struct("<32s32sd200s16x")  # call id, void call id, started_at, rollout id
-_VOID_OFFSET = 32
+_VOID_OFFSET, _VOID_END = 32, 64
 _ROLLOUT_WIDTH = 200
 _FREE = bytes(32)
 
@@ -34,11 +36,8 @@ class OpenCall(NamedTuple):
     alive: bool
 
 
-class Slot(NamedTuple):
-    """Where a call is announced: the opening of the ledger, and the place in its file."""
-
-    opening: int
-    place: int
+Slot: TypeAlias = tuple[int, int]
+"""Where a call is announced: the opening of the ledger, and the place in its file."""
 
 
 class OpenCallLedger:
@@ -56,53 +55,60 @@ class OpenCallLedger:
         self._free: list[int] = []
         self._slots = 0
         self._openings = 0
+        self._header: mmap.mmap | None = None
+        self._sign = _FREE
+        self._void: frozenset[bytes] = frozenset()
 
     def begin(self, rollout_id: str, model_call_id: str, started_at: float) -> Slot | None:
         """Announce a call; returns its slot, or None when it could not be announced."""
         try:
             if self._pid != os.getpid():
                 self._open()
+            place = self._place()
+            if place is None:
+                return None
+            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode())
+            os.pwrite(self._fd, record, place * _SLOT.size)
+        except (OSError, struct.error):
+            return None
+        return self._openings, place
+
+    def _place(self) -> int | None:
+        try:
+            return self._free.pop()
+        except IndexError:
             with self._lock:
                 if self._fd < 0:
                     return None
-                if self._free:
-                    index = self._free.pop()
-                else:
-                    index, self._slots = self._slots, self._slots + 1
-            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode())
-            os.pwrite(self._fd, record, index * _SLOT.size)
-        except (OSError, struct.error):
-            return None
-        return Slot(self._openings, index)
+                self._slots += 1
+                return self._slots  # the first is no call
 
     def end(self, slot: Slot | None) -> None:
         """Take back an announcement."""
-        if slot is None or slot.opening != self._openings:
+        if slot is None or slot[0] != self._openings:
             return
         try:
-            os.pwrite(self._fd, _FREE, slot.place * _SLOT.size)
+            os.pwrite(self._fd, _FREE, slot[1] * _SLOT.size)
         except OSError:
             return  # the slot is lost for this process; readers find the record and ignore the announcement
-        with self._lock:
-            self._free.append(slot.place)
+        self._free.append(slot[1])
 
     def recycle(self, slot: Slot | None) -> None:
         """Let the slot of a recorded call be used again, without the write that `end` costs.
 
         Until then the file still announces the call; readers see its record and know better.
         """
-        if slot is not None and slot.opening == self._openings:
-            with self._lock:
-                self._free.append(slot.place)
+        if slot is not None and slot[0] == self._openings:
+            self._free.append(slot[1])
 
     def is_void(self, slot: Slot | None, model_call_id: str) -> bool:
         """Return whether the rollout was cleared after this call began."""
-        if slot is None or slot.opening != self._openings:
+        if slot is None or slot[0] != self._openings:
             return False
-        try:
-            return os.pread(self._fd, 32, slot.place * _SLOT.size + _VOID_OFFSET) == model_call_id.encode()
-        except OSError:
-            return False
+        sign = _FREE if self._header is None else self._header[_VOID_OFFSET:_VOID_END]
+        if sign != self._sign:
+            self._look_for_void_calls(sign)
+        return bool(self._void) and model_call_id.encode() in self._void
 
     def close(self) -> None:
         """Remove this process's file when nothing is outstanding in it."""
@@ -113,6 +119,16 @@ class OpenCallLedger:
                 self._path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd, self._pid, self._free, self._slots = -1, 0, [], 0
+            self._header = None
+
+    def _look_for_void_calls(self, sign: bytes) -> None:
+        try:
+            data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+        except OSError:
+            return
+        fields = (data[start : start + 32] for start in range(_SLOT.size + _VOID_OFFSET, len(data), _SLOT.size))
+        self._void = frozenset(field for field in fields if field != _FREE)
+        self._sign = sign
 
     def _open(self) -> None:
         """Make this process's file; a forked child gets its own."""
@@ -128,6 +144,8 @@ class OpenCallLedger:
             os.close(fd)
             path.unlink(missing_ok=True)
             return
+        os.pwrite(fd, bytes(_SLOT.size), 0)
+        self._header, self._sign, self._void = mmap.mmap(fd, _SLOT.size, access=mmap.ACCESS_READ), _FREE, frozenset()
         self._fd, self._path = fd, path
 
 
@@ -150,6 +168,7 @@ def void_open_calls(root: Path, rollout_id: str) -> None:
         try:
             if call.alive:
                 os.pwrite(fd, call.model_call_id.encode(), offset + _VOID_OFFSET)
+                os.pwrite(fd, os.urandom(32), _VOID_OFFSET)
             else:
                 os.pwrite(fd, _FREE, offset)
         finally:
@@ -190,14 +209,19 @@ def _announced(root: Path, rollout_id: str | None) -> Iterator[tuple[Path, int, 
 
 
 def _ledger_files(root: Path) -> list[Path]:
-    return sorted((root / DIRECTORY).glob(f"*{_SUFFIX}"))
+    folder = root / DIRECTORY
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - asked several times for each rollout
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(folder / name for name in names if name.endswith(_SUFFIX))
 
 
 def _parse(data: bytes, rollout_id: str | None, *, alive: bool) -> Iterator[tuple[int, OpenCall]]:
     wanted = None if rollout_id is None else rollout_id.encode().ljust(_ROLLOUT_WIDTH, b"\0")
     if wanted is not None and wanted not in data:  # the common answer, without looking at each slot
         return
-    for slot in range(len(data) // _SLOT.size):
+    for slot in range(1, len(data) // _SLOT.size):
         call_id, void, started_at, rollout = _SLOT.unpack_from(data, slot * _SLOT.size)
         if call_id in (_FREE, void) or (wanted is not None and rollout != wanted):
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from nemo_gym.dialects.names import DIALECTS, Dialect
 from nemo_gym.dialects.reasoning import reasoning_of
 from nemo_gym.dialects.tool_calls import tool_calls_of
 from nemo_gym.dialects.usage import TokenCounts, token_counts, usage_of
+from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import ModelServerRef
 from nemo_gym.records.model_calls import SUMMED_FIELDS, ModelCallRecord
 
@@ -29,52 +30,58 @@ _SHAPE_FAULTS = (AttributeError, LookupError, TypeError, ValueError, ArithmeticE
 
 def build_model_call_record(exchange: Mapping[str, Any], *, call_index: int) -> ModelCallRecord:
     """Return the record of one raw line (C13, C14). Never raises for what the line holds."""
-    line = _Line(exchange)
-    dialect = line.dialect()
-    request, response = line.value("request", dict), line.value("response", dict)
-    # What the answer says; else what the server knew, although the answer could not say it.
-    counted = line.derived("response", lambda: usage_of(response), None) or exchange.get("usage")
-    tokens = line.derived("usage", lambda: token_counts(counted, dialect), _UNKNOWN_TOKENS)
+    try:
+        stated = msgspec.convert(exchange, _Stated, strict=True)
+        if not _all_finite(stated):
+            raise ValueError("a number that is none")
+        answer = _answer_of(exchange.get("usage"), stated.request, stated.response, stated.dialect)
+    except (msgspec.ValidationError, *_SHAPE_FAULTS):  # now value by value, to keep the others and name the bad ones
+        line = _Line(exchange)
+        stated = line.stated()
+        answer = line.answer(stated)
+        problems = line.problems or None
+    else:
+        problems = None
     return ModelCallRecord(
         call_index=call_index,
-        model_call_id=line.value("model_call_id", str),
-        response_id=line.derived("response", lambda: response_id_of(response), None),
-        client_session_id=line.value("client_session_id", str),
-        invocation_id=line.value("invocation_id", str),
-        model_ref=line.model_ref(),
-        model=line.derived("response", lambda: model_of(response, request), None),
-        dialect=dialect,
-        status_code=line.integer("status_code"),
-        client_status_code=line.integer("client_status_code"),
-        response_status=line.derived("response", lambda: response_status_of(response), None),
-        finish_reason=line.derived("response", lambda: finish_reason_of(response), None),
-        upstream_attempted=line.value("upstream_attempted", bool),
-        response_source=line.value("response_source", str),
-        upstream_status_code=line.integer("upstream_status_code"),
-        local_response_reason=line.value("local_response_reason", str),
-        started_at=line.number("started_at"),
-        completed_at=line.number("completed_at"),
-        tokens_in=tokens.tokens_in,
-        tokens_out=tokens.tokens_out,
-        tokens_reasoning=tokens.tokens_reasoning,
-        tokens_total=tokens.tokens_total,
-        request=request,
-        response=response,
-        request_raw=line.value("request_raw", str),
-        response_raw=line.value("response_raw", str),
-        tool_calls=line.derived("response", lambda: tool_calls_of(response, dialect), []),
-        reasoning_content=line.derived("response", lambda: reasoning_of(response, dialect), None),
-        cache_hit=tokens.cache_hit,
-        cached_tokens=tokens.cached_tokens,
-        cache_creation_tokens=tokens.cache_creation_tokens,
-        error_category=line.value("error_category", str),
-        latency_total_ms=line.number("latency_ms"),
-        latency_ttft_ms=line.number("latency_ttft_ms"),
-        latency_first_content_ms=line.number("latency_first_content_ms"),
-        stream=line.value("stream", bool),
-        terminal=line.value("terminal", str),
-        stream_error=line.value("stream_error", dict),
-        problems=line.problems or None,
+        model_call_id=stated.model_call_id,
+        response_id=answer.response_id,
+        client_session_id=stated.client_session_id,
+        invocation_id=stated.invocation_id,
+        model_ref=stated.model_ref,
+        model=answer.model,
+        dialect=stated.dialect,
+        status_code=stated.status_code,
+        client_status_code=stated.client_status_code,
+        response_status=answer.status,
+        finish_reason=answer.finish_reason,
+        upstream_attempted=stated.upstream_attempted,
+        response_source=stated.response_source,
+        upstream_status_code=stated.upstream_status_code,
+        local_response_reason=stated.local_response_reason,
+        started_at=stated.started_at,
+        completed_at=stated.completed_at,
+        tokens_in=answer.tokens.tokens_in,
+        tokens_out=answer.tokens.tokens_out,
+        tokens_reasoning=answer.tokens.tokens_reasoning,
+        tokens_total=answer.tokens.tokens_total,
+        request=stated.request,
+        response=stated.response,
+        request_raw=stated.request_raw,
+        response_raw=stated.response_raw,
+        tool_calls=answer.tool_calls,
+        reasoning_content=answer.reasoning,
+        cache_hit=answer.tokens.cache_hit,
+        cached_tokens=answer.tokens.cached_tokens,
+        cache_creation_tokens=answer.tokens.cache_creation_tokens,
+        error_category=stated.error_category,
+        latency_total_ms=stated.latency_ms,
+        latency_ttft_ms=stated.latency_ttft_ms,
+        latency_first_content_ms=stated.latency_first_content_ms,
+        stream=stated.stream,
+        terminal=stated.terminal,
+        stream_error=stated.stream_error,
+        problems=problems,
     )
 
 
@@ -124,12 +131,122 @@ def aggregate_model_call_metrics(store: CaptureStore, rollout_id: str) -> dict[s
     return aggregate_model_call_records(read_model_call_records(store, rollout_id))
 
 
+class _Stated(msgspec.Struct, kw_only=True):
+    """What a well-formed line says, as it says it. `Any` keeps an object as it is, instead of a copy."""
+
+    model_call_id: str | None = None
+    client_session_id: str | None = None
+    invocation_id: str | None = None
+    model_ref: ModelServerRef | None = None
+    dialect: Dialect | None = None
+    status_code: int | None = None
+    client_status_code: int | None = None
+    upstream_attempted: bool | None = None
+    response_source: str | None = None
+    upstream_status_code: int | None = None
+    local_response_reason: str | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    request: Any = None
+    response: Any = None
+    request_raw: str | None = None
+    response_raw: str | None = None
+    error_category: str | None = None
+    latency_ms: float | None = None
+    latency_ttft_ms: float | None = None
+    latency_first_content_ms: float | None = None
+    stream: bool | None = None
+    terminal: str | None = None
+    stream_error: Any = None
+
+    def __post_init__(self) -> None:
+        for body in (self.request, self.response, self.stream_error):
+            if body is not None and type(body) is not dict:
+                raise ValueError("a body is an object")
+
+
+def _all_finite(stated: _Stated) -> bool:
+    for number in (stated.started_at, stated.completed_at, stated.latency_ms, stated.latency_ttft_ms):
+        if number is not None and not math.isfinite(number):
+            return False
+    return stated.latency_first_content_ms is None or math.isfinite(stated.latency_first_content_ms)
+
+
+class _Answer(NamedTuple):
+    """What a call's answer says."""
+
+    tokens: TokenCounts
+    response_id: str | None
+    model: str | None
+    status: str | None
+    finish_reason: str | None
+    tool_calls: list[JsonObject]
+    reasoning: str | None
+
+
+def _answer_of(usage: Any, request: Any, response: Any, dialect: Dialect | None) -> _Answer:
+    """Return what the answer says; raises one of `_SHAPE_FAULTS` when it has an impossible shape."""
+    return _Answer(
+        # What the answer says; else what the server knew, although the answer could not say it.
+        token_counts(usage_of(response) or usage, dialect),
+        response_id_of(response),
+        model_of(response, request),
+        response_status_of(response),
+        finish_reason_of(response),
+        tool_calls_of(response, dialect),
+        reasoning_of(response, dialect),
+    )
+
+
 class _Line:
     """A raw line with unreliable values; what is of the wrong shape is None, and its key a problem."""
 
     def __init__(self, exchange: Mapping[str, Any]) -> None:
         self.exchange = exchange
         self.problems: list[str] = []
+
+    def stated(self) -> _Stated:
+        """Return what can be read of the line."""
+        return _Stated(
+            dialect=self.dialect(),
+            model_call_id=self.value("model_call_id", str),
+            client_session_id=self.value("client_session_id", str),
+            invocation_id=self.value("invocation_id", str),
+            model_ref=self.model_ref(),
+            status_code=self.integer("status_code"),
+            client_status_code=self.integer("client_status_code"),
+            upstream_attempted=self.value("upstream_attempted", bool),
+            response_source=self.value("response_source", str),
+            upstream_status_code=self.integer("upstream_status_code"),
+            local_response_reason=self.value("local_response_reason", str),
+            started_at=self.number("started_at"),
+            completed_at=self.number("completed_at"),
+            request=self.value("request", dict),
+            response=self.value("response", dict),
+            request_raw=self.value("request_raw", str),
+            response_raw=self.value("response_raw", str),
+            error_category=self.value("error_category", str),
+            latency_ms=self.number("latency_ms"),
+            latency_ttft_ms=self.number("latency_ttft_ms"),
+            latency_first_content_ms=self.number("latency_first_content_ms"),
+            stream=self.value("stream", bool),
+            terminal=self.value("terminal", str),
+            stream_error=self.value("stream_error", dict),
+        )
+
+    def answer(self, stated: _Stated) -> _Answer:
+        """Return what can be read of the answer."""
+        request, response, dialect = stated.request, stated.response, stated.dialect
+        counted = self.derived("response", lambda: usage_of(response), None) or self.exchange.get("usage")
+        return _Answer(
+            self.derived("usage", lambda: token_counts(counted, dialect), _UNKNOWN_TOKENS),
+            self.derived("response", lambda: response_id_of(response), None),
+            self.derived("response", lambda: model_of(response, request), None),
+            self.derived("response", lambda: response_status_of(response), None),
+            self.derived("response", lambda: finish_reason_of(response), None),
+            self.derived("response", lambda: tool_calls_of(response, dialect), []),
+            self.derived("response", lambda: reasoning_of(response, dialect), None),
+        )
 
     def value(self, key: str, kind: type[T]) -> T | None:
         found = self.exchange.get(key)

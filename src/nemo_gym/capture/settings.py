@@ -1,4 +1,4 @@
-"""The two global settings of capture, checked where a server starts (A1, A2, C1, C2)."""
+"""The global settings of capture, checked where a server starts (A1, A2, C1, C2)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from nemo_gym.capture.writer import root_is_writable
 from nemo_gym.errors import ConfigError
 from nemo_gym.records import keys
 
+ARCHIVE_FORMATS = ("none", "zstd")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -19,15 +20,20 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 class ModelCallCaptureConfig:
     """Whether model calls are captured, and where. Raises ConfigError when enabled without an absolute directory.
 
-    While capture is off the directory is not looked at.
+    While capture is off the directory is not looked at. `model_call_capture_archive` is `none` or `zstd`: whether a
+    rollout's capture is sealed once its record is written.
     """
 
     observability_enabled: bool = False
     model_call_capture_dir: Path | None = None
+    model_call_capture_archive: str = ARCHIVE_FORMATS[0]
 
     def __post_init__(self) -> None:
         enabled = _flag(self.observability_enabled)
         object.__setattr__(self, "observability_enabled", enabled)
+        archive = self.model_call_capture_archive
+        if archive not in ARCHIVE_FORMATS:
+            raise ConfigError(f"model_call_capture_archive must be `none` or `zstd`, not `{archive}`")
         given: object = self.model_call_capture_dir
         if given is not None:
             object.__setattr__(self, "model_call_capture_dir", Path(str(given)) if str(given) else None)
@@ -42,7 +48,12 @@ class ModelCallCaptureConfig:
     def from_global_config(cls, config: Mapping[str, Any]) -> ModelCallCaptureConfig:
         """Read the settings from the top level of the global configuration; every other key is ignored."""
         enabled = config.get(keys.OBSERVABILITY_ENABLED)
-        return cls(False if enabled is None else enabled, config.get(keys.MODEL_CALL_CAPTURE_DIR))
+        archive = config.get(keys.MODEL_CALL_CAPTURE_ARCHIVE)
+        return cls(
+            False if enabled is None else enabled,
+            config.get(keys.MODEL_CALL_CAPTURE_DIR),
+            ARCHIVE_FORMATS[0] if archive is None else str(archive).lower(),
+        )
 
     model_validate = from_global_config
 
@@ -73,6 +84,11 @@ def model_call_capture_dirs_from_config(config: Mapping[str, Any]) -> list[Path]
     settings = ModelCallCaptureConfig.from_global_config(config)
     directory = settings.model_call_capture_dir
     return [directory] if settings.observability_enabled and directory is not None else []
+
+
+def capture_archive_from_config(config: Mapping[str, Any]) -> bool:
+    """Return whether a rollout's capture is sealed once its record is written."""
+    return ModelCallCaptureConfig.from_global_config(config).model_call_capture_archive == "zstd"
 
 
 def observability_enabled_from_config(config: Mapping[str, Any]) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from nemo_gym.capture import archive, files, open_calls
@@ -21,6 +23,7 @@ _LOG = logging.getLogger(__name__)
 DATA_SUFFIX = ".capture.jsonl"
 MARKER_SUFFIX = ".capture.incomplete"
 _POLL_S = 0.02
+_decode = msgspec.json.Decoder().decode
 
 
 class CaptureStore:
@@ -32,7 +35,8 @@ class CaptureStore:
 
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root)
-        self._root.mkdir(parents=True, exist_ok=True)
+        if not self._root.is_dir():  # asking is cheaper than making, and readers open a store for each rollout
+            self._root.mkdir(parents=True, exist_ok=True)
 
     @property
     def root(self) -> Path:
@@ -148,6 +152,18 @@ class CaptureStore:
         """Compress a finished rollout's file; reading goes on as before. False when there is nothing to compress."""
         return archive.seal(self.path_for(rollout_id))
 
+    def unseal(self, rollout_id: str) -> bool:
+        """Undo `seal`; the file is byte for byte what it was. False when nothing is sealed."""
+        return archive.unseal(self.path_for(rollout_id))
+
+    def rollout_ids(self) -> list[str]:
+        """Return the rollouts that have a data file, a sealed one, a marker, or a call that was begun."""
+        suffixes = (DATA_SUFFIX, DATA_SUFFIX + archive.SEALED_SUFFIX, MARKER_SUFFIX)
+        found = {call.rollout_id for call in open_calls.open_calls(self._root)}
+        for name in os.listdir(self._root):  # noqa: PTH208 - there may be very many
+            found.update(name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix))
+        return sorted(rollout_id for rollout_id in found if identity.rollout_id_problem(rollout_id) is None)
+
     def open_calls(self, rollout_id: str | None = None) -> list[OpenCall]:
         """Return the calls that have begun and have no durable record, of one rollout or of all."""
         data: dict[str, bytes] = {}
@@ -155,7 +171,7 @@ class CaptureStore:
         for call in open_calls.open_calls(self._root, rollout_id):
             if call.rollout_id not in data:
                 data[call.rollout_id] = archive.read_lines(self.path_for(call.rollout_id))
-            if call.model_call_id.encode() not in data[call.rollout_id]:
+            if not _is_recorded(call.model_call_id, data[call.rollout_id]):
                 found.append(call)
         return found
 
@@ -205,8 +221,8 @@ def decode_exchange(line: bytes) -> JsonObject:
     NaN and infinity, which other writers let through, become null.
     """
     try:
-        value: Any = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        value: Any = _decode(line)  # as fast as any, and exact for integers of any size
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             value = json.loads(line, parse_constant=_null)
         except RecursionError as error:
@@ -218,6 +234,21 @@ def decode_exchange(line: bytes) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
     return value
+
+
+def _is_recorded(model_call_id: str, lines: bytes) -> bool:
+    """Return whether a whole line records the call; its name alone may be in a line that a crash cut."""
+    at = lines.find(model_call_id.encode())
+    while at >= 0:
+        end = lines.find(b"\n", at)
+        try:
+            line = decode_exchange(lines[lines.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(lines)])
+        except ValueError:
+            line = {}
+        if line.get("model_call_id") == model_call_id:
+            return True
+        at = lines.find(model_call_id.encode(), at + 1)
+    return False
 
 
 def is_call(exchange: JsonObject) -> bool:

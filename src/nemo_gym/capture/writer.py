@@ -1,9 +1,10 @@
 """The writer: makes finished exchanges durable, detached from the requests that produced them.
 
-`submit` never blocks and never raises, so it works in a cancelled request. What finishes in one turn of the event loop
-is handed over together: a committer thread writes each file's lines in one write, syncs the files at the same time,
-then tells all waiters at once. A file that somebody else has locked, and large records, are finished on threads of
-their own, so that no rollout waits for another's.
+`submit` never blocks for long and never raises, so it works in a cancelled request. What finishes in one turn of the
+event loop is written together at its end, each file's lines in one write; the kernel syncs the files meanwhile and
+then all waiters are told at once. While a file is being synced, what more comes for it is collected for the next write.
+Everything that could make the loop wait is done on threads instead: a file that somebody else has locked, a file that
+must be made, large records, and all of it for a while when a write was slow.
 """
 
 from __future__ import annotations
@@ -15,27 +16,33 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from queue import SimpleQueue
 
 from nemo_gym.capture import files
 from nemo_gym.capture.batch import Batch, CaptureFile, Job, Waiter
 from nemo_gym.capture.exchange import Exchange
-from nemo_gym.capture.lanes import Lane, share
+from nemo_gym.capture.kernel_sync import KernelSync
+from nemo_gym.capture.lanes import Lane
 from nemo_gym.capture.open_calls import OpenCallLedger, Slot
+from nemo_gym.capture.spill import Spill
 from nemo_gym.capture.store import CaptureStore
 
 _LOG = logging.getLogger(__name__)
-SYNC_THREADS = 8
-STRAGGLER_THREADS = 8
-LARGE_BYTES = 1 << 20
+THREADS = 16
+DIRECT_BYTES = 128 << 10
+"""A batch above this is built and written on a thread: the loop has other calls to serve."""
+SLOW_WRITE_S = 0.05
+SLOW_WRITES = 3
+THREADS_AFTER_SLOW_S = 2.0
+"""How long the loop writes nothing itself after so many slow writes in a row: the file system may be a remote one."""
 SOFT_LIMIT_BYTES = 256 << 20
 """Above this much queued, new calls wait (up to the hold deadline) before they start."""
 HARD_LIMIT_BYTES = 1 << 30
-"""Above this much queued, a finished call is counted as failed and marked instead of kept."""
+"""Above this much queued, what finishes waits in a temporary file."""
 CLOSE_TIMEOUT_S = 10.0
+_REAP_S = 0.02
 
 
 class CaptureCounters:
@@ -47,17 +54,16 @@ class CaptureCounters:
         self.calls = self.written = self.failed = self.late = self.refused = self.void = self.queued = 0
         self.last_error: str | None = None
 
-    def count(self, jobs: list[Job]) -> None:
-        """Take finished jobs from the queue into the counts."""
-        self.queued -= len(jobs)
-        for job in jobs:
-            if job.error is not None:
-                self.failed += 1
-                self.last_error = f"{type(job.error).__name__}: {job.error}"
-            elif job.void:
-                self.void += 1
-            else:
-                self.written += 1
+    def count(self, job: Job) -> None:
+        """Take a finished job from the queue into the counts."""
+        self.queued -= 1
+        if job.error is not None:
+            self.failed += 1
+            self.last_error = f"{type(job.error).__name__}: {job.error}"
+        elif job.void:
+            self.void += 1
+        else:
+            self.written += 1
 
     def as_dict(self) -> dict[str, int | str | None]:
         """Return the counters: calls, written, queued, failed, late, refused, void, last_error."""
@@ -66,54 +72,69 @@ class CaptureCounters:
 
 
 class CaptureWriter:
-    """Writes exchanges into a `CaptureStore` from its own threads. Thread-safe; survives a fork."""
+    """Writes exchanges into a `CaptureStore`. Thread-safe; survives a fork."""
 
     def __init__(self, store: CaptureStore) -> None:
         self.store = store
         self.ledger = OpenCallLedger(store.root)
         self.counters = CaptureCounters()
+        self._open_files = files.OpenFiles()
+        self._path_of = lru_cache(4096)(lambda rollout_id: str(store.path_for(rollout_id)))
         self._reset()
         atexit.register(_close_at_exit, weakref.ref(self))
 
     def _reset(self) -> None:
         self._pid = os.getpid()
+        self._open_files.close()  # a forked child shares the locks of its parent's descriptors
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._files: dict[str, CaptureFile] = {}
         self._fresh: list[CaptureFile] = []
-        self._kick_due: asyncio.AbstractEventLoop | None = None
-        self._kicked: SimpleQueue[list[CaptureFile] | None] = SimpleQueue()
-        self._committer: threading.Thread | None = None
-        self._syncers = Lane("capture-sync", SYNC_THREADS - 1)
-        self._stragglers = Lane("capture-straggler", STRAGGLER_THREADS)
+        self._due: asyncio.AbstractEventLoop | None = None
+        self._threads = Lane("capture", THREADS)
+        self._spill = Spill()
         self._queued_bytes = 0
+        self._owed: dict[str, list[tuple[str, str]]] = {}
+        """Marker lines that could not be written."""
+        self._direct_from = 0.0
+        self._slow = 0
+        self._kernel = KernelSync.open()
+        self._syncing: dict[int, Batch] = {}
+        self._numbers = 0
+        self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
     def submit(self, exchange: Exchange, slot: Slot | None, waiter: Waiter | None = None) -> bool:
-        """Queue a finished exchange; returns False when the queue is at its hard limit and it was let go."""
+        """Queue a finished exchange; returns False when there was room for it neither in memory nor on disk."""
         if self._pid != os.getpid():
             self._reset()
         job = Job(exchange, slot, waiter)
+        problem: OSError | None = None
+        if self._queued_bytes and self._queued_bytes + job.size > HARD_LIMIT_BYTES:
+            try:
+                job.spill(self._spill)
+            except OSError as error:
+                problem = error
         with self._lock:
-            if self._queued_bytes + job.size > HARD_LIMIT_BYTES and self._queued_bytes:
-                self.counters.failed += 1
-                self.counters.last_error = "the capture queue is full: the disk does not keep up"
-                self._file(exchange.rollout_id).markers.append((exchange.model_call_id, "the capture queue was full"))
-                accepted = False
-            else:
+            file = self._file(exchange.rollout_id)
+            if problem is None:
                 self._queued_bytes += job.size
                 self.counters.queued += 1
-                self._file(exchange.rollout_id).jobs.append(job)
-                accepted = True
-        self._kick_soon()
-        if not accepted:
+                file.jobs.append(job)
+            else:
+                self.counters.failed += 1
+                self.counters.last_error = f"the capture queue is full, and nothing can be set aside: {problem}"
+                file.markers.append((exchange.model_call_id, "the capture queue was full"))
+        if self._fresh:
+            self._wake()
+        if problem is not None:
             self.ledger.end(slot)
-        return accepted
+        return problem is None
 
     def mark_incomplete(self, rollout_id: str, model_call_id: str, reason: str) -> None:
         """Queue a line for the rollout's incomplete marker."""
         with self._lock:
             self._file(rollout_id).markers.append((model_call_id, reason))
-        self._kick()
+        self._wake()
 
     @property
     def crowded(self) -> bool:
@@ -123,13 +144,18 @@ class CaptureWriter:
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Block until everything queued is durable, or the time is up; returns whether it is."""
         deadline = time.monotonic() + timeout_s
-        self._kick()
-        with self._lock:
-            while self._files:
+        while True:
+            self._commit(self._take_fresh(), None)
+            with self._lock:
+                if not self._files:
+                    return True
                 left = deadline - time.monotonic()
-                if left <= 0 or not self._idle.wait(left):
-                    return not self._files
-        return True
+                if left <= 0:
+                    return False
+                if not self._syncing:
+                    self._idle.wait(min(left, _REAP_S))
+            # The loop that would hear of ended syncs may be the one that waits here, or gone.
+            self._reap(min(left, _REAP_S) if self._syncing else 0.0)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then end the threads. A later `submit` starts new ones."""
@@ -138,12 +164,9 @@ class CaptureWriter:
         if not self.flush(timeout_s):
             _LOG.error("capture: %d calls were not written to `%s` in time", self.counters.queued, self.store.root)
             return
-        with self._lock:
-            if self._committer is not None:
-                self._kicked.put(None)
-                self._committer = None
-        self._syncers.close()
-        self._stragglers.close()
+        self._pay_markers()
+        self._threads.close()
+        self._open_files.close()
         self.ledger.close()
 
     # Handing over
@@ -152,71 +175,113 @@ class CaptureWriter:
         """The queue of a rollout, fresh when it is new. The lock is held."""
         file = self._files.get(rollout_id)
         if file is None:
-            file = self._files[rollout_id] = CaptureFile(rollout_id, str(self.store.path_for(rollout_id)))
+            file = self._files[rollout_id] = CaptureFile(rollout_id, self._path_of(rollout_id))
             self._fresh.append(file)
         return file
 
-    def _kick_soon(self) -> None:
-        """Wake the committer once the running loop has finished its turn: what else ends in it comes along."""
-        if not self._fresh:
-            return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._kick()
-            return
-        if self._kick_due is not loop:
-            self._kick_due = loop
-            loop.call_soon(self._kick)
-
-    def _kick(self) -> None:
-        self._kick_due = None
+    def _take_fresh(self) -> list[CaptureFile]:
         with self._lock:
-            if not self._fresh:
-                return
             fresh, self._fresh = self._fresh, []
-            if self._committer is None:
-                self._committer = threading.Thread(
-                    target=self._commit, args=(self._kicked,), name="capture-committer", daemon=True
-                )
-                self._committer.start()
-            self._kicked.put(fresh)
+        return fresh
+
+    def _wake(self) -> None:
+        """Write once the running loop has finished its turn: what else ends in it comes along."""
+        loop = _running_loop()
+        if loop is None:
+            self._commit(self._take_fresh(), None)
+        elif self._due is not loop:
+            self._due = loop
+            loop.call_soon(self._turn, loop)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = None
+        self._commit(self._take_fresh(), loop)
+
+    def _commit(self, ready: Sequence[CaptureFile], loop: asyncio.AbstractEventLoop | None) -> None:
+        """Write what is queued for some files, here when `loop` is running and nothing has to be waited for."""
+        while ready:
+            with self._lock:
+                batches = [Batch(file) for file in ready]
+            began = time.monotonic()
+            direct = loop is not None and began >= self._direct_from
+            written: list[tuple[Batch, int | None]] = []
+            for batch in batches:
+                if not (direct and self._write_at_once(batch, written)):
+                    self._threads.run(partial(self._alone, batch))
+            ready = ()
+            if written and loop is not None:
+                self._slow = self._slow + 1 if time.monotonic() - began > SLOW_WRITE_S else 0
+                if self._slow == SLOW_WRITES:
+                    self._slow, self._direct_from = 0, began + THREADS_AFTER_SLOW_S
+                ready = self._start_syncs(written, loop)
+
+    def _write_at_once(self, batch: Batch, written: list[tuple[Batch, int | None]]) -> bool:
+        if batch.markers or batch.size > DIRECT_BYTES:
+            return False
+        try:
+            fd = batch.write_at_once(self.ledger, self._open_files)
+        except OSError:
+            return False
+        written.append((batch, fd))
+        return True
+
+    def _start_syncs(
+        self, written: list[tuple[Batch, int | None]], loop: asyncio.AbstractEventLoop
+    ) -> list[CaptureFile]:
+        """Have batches synced; returns the files of those that need none and have more."""
+        wanted = []
+        for batch, fd in written:
+            if fd is not None:
+                self._numbers += 1
+                wanted.append((fd, self._numbers))
+                self._syncing[self._numbers] = batch
+        started = 0
+        if self._kernel is not None and wanted:
+            if loop not in self._loops:
+                loop.add_reader(self._kernel.eventfd, self._reap)
+                self._loops.add(loop)
+            started = self._kernel.start(wanted)
+        for fd, number in wanted[started:]:
+            batch = self._syncing.pop(number)
+            batch.written = files.Written(os.dup(fd), batch.file.path, born=False)
+            self._threads.run(partial(self._synced, batch))
+        return self._finish([batch for batch, fd in written if fd is None])
+
+    def _reap(self, wait_s: float = 0.0) -> None:
+        """Finish the batches whose syncs have ended."""
+        if self._kernel is None:
+            return
+        ended = []
+        for number, error in self._kernel.finished(wait_s):
+            batch = self._syncing.pop(number)
+            if error is not None:
+                batch.not_durable(error)
+            ended.append(batch)
+        if ended:
+            self._commit(self._finish(ended), _running_loop())
 
     # On the threads
 
-    def _commit(self, fresh: SimpleQueue[list[CaptureFile] | None]) -> None:
-        while (ready := fresh.get()) is not None:
-            while ready:
-                ready = self._round(ready)
-
-    def _round(self, ready: list[CaptureFile]) -> list[CaptureFile]:
-        """Write, sync and report what is queued for some files; returns those that have more."""
-        with self._lock:
-            batches = [Batch(file) for file in ready]
-        written: list[Batch] = []
-        for batch in batches:
-            if batch.markers or batch.size > LARGE_BYTES:
-                self._stragglers.run(partial(self._alone, batch))
-                continue
-            try:
-                batch.write(self.ledger, wait=False)
-            except BlockingIOError:
-                self._stragglers.run(partial(self._alone, batch))
-            else:
-                written.append(batch)
-        # Syncs under way at the same time share journal commits: faster and cheaper than one after the other.
-        share([batch.sync for batch in written], self._syncers, SYNC_THREADS)
-        return self._finish(written)
-
     def _alone(self, batch: Batch) -> None:
-        """Finish one batch that others must not wait for."""
-        batch.write(self.ledger, wait=True)
+        """Write, sync and finish one batch that the loop must not wait for."""
+        batch.write(self.ledger)
+        self._synced(batch)
+
+    def _synced(self, batch: Batch) -> None:
         batch.sync()
         more = self._finish([batch])
-        if more:
-            with self._lock:
-                self._fresh += more
-            self._kick()
+        if not more:
+            return
+        loop = next((job.waiter[0] for job in batch.jobs if job.waiter is not None), None)
+        with self._lock:
+            self._fresh += more
+        try:
+            if loop is None:
+                self._commit(self._take_fresh(), None)
+            else:
+                loop.call_soon_threadsafe(self._turn, loop)
+        except RuntimeError:  # the loop is closed
+            self._commit(self._take_fresh(), None)
 
     def _finish(self, batches: list[Batch]) -> list[CaptureFile]:
         """Report what became of the batches and take them out of the books; returns the files that have more."""
@@ -229,18 +294,25 @@ class CaptureWriter:
                     told.setdefault(loop, []).append((callback, job.error is None))
             if batch.markers:
                 self._write_markers(batch.file.rollout_id, batch.markers)
+            elif self._owed and batch.jobs:
+                self._threads.run(self._pay_markers)
         more = []
         with self._lock:
             for batch in batches:
-                self.counters.count(batch.jobs)
-                self._queued_bytes -= batch.size
+                for job in batch.jobs:
+                    self.counters.count(job)
+                    self._queued_bytes -= job.size
                 if batch.file.jobs or batch.file.markers:
                     more.append(batch.file)
                 else:
                     del self._files[batch.file.rollout_id]
             if not self._files:
                 self._idle.notify_all()
+        running = _running_loop() if told else None
         for loop, callbacks in told.items():
+            if loop is running:
+                _call_back(callbacks)
+                continue
             try:
                 loop.call_soon_threadsafe(_call_back, callbacks)
             except RuntimeError:  # the loop is closed: nobody waits any more
@@ -262,17 +334,34 @@ class CaptureWriter:
             batch.markers.append((call_id, f"not written: {job.error}"))
         self.ledger.end(job.slot)
 
-    def _write_markers(self, rollout_id: str, markers: list[tuple[str, str]]) -> None:
-        for model_call_id, reason in markers:
+    def _write_markers(self, rollout_id: str, markers: Sequence[tuple[str, str]]) -> bool:
+        """Write marker lines; what cannot be written now, as on a full disk, is owed."""
+        for index, (model_call_id, reason) in enumerate(markers):
             try:
                 self.store.mark_incomplete(rollout_id, model_call_id=model_call_id, reason=reason)
             except OSError as error:
-                _LOG.error("capture: rollout `%s` misses a call and cannot be marked: %s", rollout_id, error)
+                _LOG.error("capture: rollout `%s` misses a call and cannot be marked yet: %s", rollout_id, error)
+                self._owed.setdefault(rollout_id, []).extend(markers[index:])
+                return False
+        return True
+
+    def _pay_markers(self) -> None:
+        """Write the marker lines that are owed, as far as that can be done."""
+        for rollout_id in list(self._owed):
+            if not self._write_markers(rollout_id, self._owed.pop(rollout_id, ())):
+                return
 
 
 def _call_back(callbacks: list[tuple[Callable[[bool], None], bool]]) -> None:
     for callback, durable in callbacks:
         callback(durable)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _close_at_exit(reference: weakref.ref[CaptureWriter]) -> None:
