@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -16,10 +18,12 @@ from starlette.testclient import TestClient
 
 from nemo_gym.server_utils import ServerClient
 
+sys.path.insert(0, str(Path(__file__).parent))  # for what the test modules share
+
 
 @dataclass
 class Backend:
-    """`answers` maps a path to a list of (status, body, headers); the last one stays."""
+    """`answers` maps a path to a list of (status, body, headers), or of coroutines; the last one stays."""
 
     url: str = ""
     answers: dict[str, list[tuple[int, Any, dict[str, str]]]] = field(default_factory=dict)
@@ -30,9 +34,15 @@ class Backend:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if request.path not in self.answers:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if not body:  # somebody wants to know whether there is such a route
+            return web.json_response({"error": {"message": "a field is missing"}}, status=400)
         self.asked.append((request.path, body, dict(request.headers)))
         queue = self.answers[request.path]
         status, answer, headers = queue.pop(0) if len(queue) > 1 else queue[0]
+        if callable(answer):
+            return await answer(request)
         if isinstance(answer, bytes):
             return web.Response(status=status, body=answer, headers=headers)
         return web.json_response(answer, status=status, headers=headers)
@@ -47,7 +57,7 @@ def backend() -> Iterator[Backend]:
     async def serve() -> web.AppRunner:
         app = web.Application()
         app.router.add_route("POST", "/{tail:.*}", served.handle)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

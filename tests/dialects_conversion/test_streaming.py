@@ -165,7 +165,7 @@ def compared(dialect: str, answer: Any) -> Any:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_converted_stream_ends_with_what_the_finished_answer_converts_to(source, target, data) -> None:
     response = data.draw(answers(source))

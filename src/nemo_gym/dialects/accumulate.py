@@ -78,9 +78,10 @@ class StreamAccumulator:
                 self._ended_here = False
                 if self.terminal_offset is None:
                     self.terminal_offset = event.start
-        if self.terminal_offset is None and self._parser.sentinel_is_pending():
+        open_block = self._parser.open_block_offset
+        if open_block is not None and self.terminal_offset is None and self._parser.sentinel_is_pending():
             # The client can read the end of the answer in these bytes, although the line may still change.
-            self.terminal_offset = self._parser.open_block_offset
+            self.terminal_offset = open_block
 
     def finish(self) -> None:
         """Take the end of the body: a pending event counts, and the end is judged. Further calls do nothing."""

@@ -77,6 +77,9 @@ class ChatAccumulator(StreamAccumulator):
             choice = self._choices.get(index)
             if choice is None:
                 choice = self._choices[index] = _Choice(index, self._assembly)
+            if choice.add_plain_text(delta):  # most of a stream
+                self.first_content_seen = True
+                continue
             content, problems = choice.add(delta)
             if content:
                 self.first_content_seen = True
@@ -138,6 +141,20 @@ class _Choice:
         self._parts: list[JsonValue] | None = None
         self._details: dict[tuple[str, str], JsonObject] = {}
         self._whole: JsonObject | None = None
+
+    def add_plain_text(self, choice: JsonObject) -> bool:
+        """Take a streamed choice that is a piece of text and nothing else; returns whether it was one."""
+        delta = choice.get("delta")
+        if type(delta) is not dict or len(delta) != 1 or self._parts is not None or self._whole is not None:
+            return False
+        text = delta.get("content")
+        if type(text) is not str or not text:
+            return False
+        for key, value in choice.items():
+            if value is not None and key != "delta" and key != "index":  # noqa: PLR1714 - a set costs more here
+                return False
+        self._texts.append(text)
+        return True
 
     def add(self, choice: JsonObject) -> tuple[bool, list[str]]:
         """Take one streamed choice; returns whether it carried content, and the problems met."""

@@ -106,12 +106,15 @@ def response_id_of(response: object) -> str | None:
 
 def model_of(response: object, request: object = None) -> str | None:
     """Return the model that answered, else the one that was asked for, else None."""
-    named = (part.get("model") for part in (response, request) if isinstance(part, dict))
-    return _first_text(*named)
+    named = response.get("model") if isinstance(response, dict) else None
+    return _first_text(named, request.get("model") if isinstance(request, dict) else None)
 
 
 def _first_text(*values: JsonValue) -> str | None:
-    return next((value for value in values if isinstance(value, str)), None)
+    for value in values:
+        if isinstance(value, str):
+            return value
+    return None
 
 
 def _choice_reasons(response: JsonObject) -> list[str | None]:

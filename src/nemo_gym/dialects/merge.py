@@ -17,13 +17,25 @@ IDENTIFIER_KEYS = frozenset(
 """Strings under these keys name something: the last one stands, they are never joined."""
 
 
+_LARGE, _BLOCK = 4096, 1 << 20
+
+
 class Rope:
     """A string that is still growing: its pieces, joined once."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("_first_loose", "_loose", "pieces")
 
     def __init__(self, pieces: list[str]) -> None:
         self.pieces = pieces
+        self._first_loose = self._loose = 0
+
+    def add_large(self, piece: str) -> None:
+        """Add a piece of some size. A megabyte of them is made one: as many small blocks, memory would stay in use."""
+        self.pieces.append(piece)
+        self._loose += len(piece)
+        if self._loose > _BLOCK:
+            self.pieces[self._first_loose :] = ["".join(self.pieces[self._first_loose :])]
+            self._first_loose, self._loose = len(self.pieces), 0
 
     def join(self) -> str:
         """Return the whole string."""
@@ -60,7 +72,10 @@ class Assembly:
         """Append `text` to the string at `target[key]`; anything there that is no string is replaced."""
         current = target.get(key)
         if type(current) is rope:
-            current.pieces.append(text)
+            if len(text) < _LARGE or rope is not Rope:
+                current.pieces.append(text)
+            else:
+                current.add_large(text)
         elif isinstance(current, str) and current:
             target[key] = grown = rope([current, text])
             self._ropes.append((target, key, grown))

@@ -76,9 +76,12 @@ def usage_of(response: object) -> JsonObject | None:
     """Return the usage object of a finished answer: the usual one, else Groq's `x_groq.usage`, else a choice's own."""
     if not isinstance(response, dict):
         return None
+    usual = response.get("usage")
+    if isinstance(usual, dict) and usual:
+        return usual
     groq = response.get("x_groq")
     choices = response.get("choices")
-    places = [response.get("usage"), groq.get("usage") if isinstance(groq, dict) else None]
+    places = [groq.get("usage") if isinstance(groq, dict) else None]
     if isinstance(choices, list):
         places.extend(choice.get("usage") for choice in choices if isinstance(choice, dict))
     return next((place for place in places if isinstance(place, dict) and place), None)

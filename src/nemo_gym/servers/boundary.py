@@ -31,9 +31,14 @@ def describe(error: BaseException) -> str:
         return "Request was cancelled"
     inner = getattr(error, "response_content", None)
     if isinstance(error, aiohttp.ClientResponseError) and inner is not None:
-        url = str(error.request_info.real_url)
-        shown = inner[:_BODY_EXCERPT] if isinstance(inner, (bytes, str)) else inner
-        return f"Hit an exception calling an inner server: {error.status} from {url}: {shown!r}"
+        said = inner.decode("utf-8", "replace") if isinstance(inner, bytes) else str(inner)
+        try:
+            plain = codec.decode(said)
+        except ValueError:
+            plain = said
+        # A server of ours says its exception as a JSON string; quoting it again would hide it in backslashes.
+        shown = (plain if isinstance(plain, str) else said)[:_BODY_EXCERPT]
+        return f"`{error.request_info.real_url}` answered {error.status}: {shown}"
     return repr(error)
 
 

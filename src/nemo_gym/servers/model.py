@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from nemo_gym.capture.correlation import split_rollout_path
@@ -23,8 +24,10 @@ from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.handler_plan import HandlerPlan
 from nemo_gym.servers.model_calls import ModelCalls
+from nemo_gym.servers.request_size import DEFAULT_MAX_REQUEST_BYTES, body_within
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
-from nemo_gym.servers.upstream import BAD_GATEWAY, GATEWAY_TIMEOUT, error_answer, failure_answer
+from nemo_gym.servers.upgrade import upgrade_refusals
+from nemo_gym.servers.upstream import BAD_GATEWAY, GATEWAY_TIMEOUT, UpstreamError, error_answer, failure_answer
 from nemo_gym.servers.web import json_answer, new_app
 
 CAPTURE_HEALTH_PATH = "/ng-capture/health"
@@ -37,6 +40,9 @@ class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
     """A model server's own configuration; `name` is what captured calls are attributed to."""
 
     token_id_capture_non_generating_requests: list[Any] = []
+    max_request_bytes: int = Field(
+        default=DEFAULT_MAX_REQUEST_BYTES, ge=1, description="Larger requests are answered 413."
+    )
 
 
 class BaseResponsesAPIModel(BaseServer):
@@ -67,6 +73,18 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     @abstractmethod
     async def chat_completions(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a Chat Completions request, `body`, with a finished completion."""
+
+    def stream_responses(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Yield the events of a Response as they are made, models or dicts; an override makes streams live.
+
+        Events are numbered, and converted for clients of the other dialects. `body` and `request` are as for
+        `responses`. Without an override the finished answer is replayed.
+        """
+        raise NotImplementedError
+
+    def stream_chat(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Yield chunks of a chat completion as they are made, as `stream_responses` does; `[DONE]` is added."""
+        raise NotImplementedError
 
     async def messages(self, request: Request, body: dict[str, Any]) -> Any:
         """Answer a Messages request; by default through `responses`. An override gets the JSON object as it came."""
@@ -104,7 +122,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         install_model_call_capture(app, self._capture_config(), model_server_name=self.config.name)
         calls = self._model_calls
         endpoints = {"responses": calls.serve_responses, "chat": calls.serve_chat, "messages": calls.serve_messages}
-        routes = [
+        routes: list[BaseRoute] = [
             Route(path + slash, endpoints[dialect], methods=["POST"])
             for slash in ("", "/")
             for path, dialect in MODEL_CALL_PATHS.items()
@@ -112,6 +130,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         routes.append(Route("/v1/messages/count_tokens", self._serve_count_tokens, methods=["POST"]))
         routes.append(Route("/v1/models", self._serve_models, methods=["GET"]))
         routes.append(Route(CAPTURE_HEALTH_PATH, self._serve_capture_health, methods=["GET"]))
+        routes.extend(upgrade_refusals())
         app.router.routes[:0] = routes  # in front, since every request is matched in order
         return app
 
@@ -124,20 +143,39 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return {
             "responses": HandlerPlan.of(self.responses, _responses_params),
             "chat": HandlerPlan.of(self.chat_completions, _chat_params),
+            **{f"stream_{source}": self._generator_plan(source) for source in self._own_generators()},
         }
+
+    def _own_generators(self) -> list[Dialect]:
+        return [source for source, name in _GENERATORS.items() if getattr(type(self), name) is not _BASE[source]]
+
+    def _generator_plan(self, source: Dialect) -> HandlerPlan:
+        default = _chat_params if source == "chat" else _responses_params
+        return HandlerPlan.of(getattr(self, _GENERATORS[source]), default)
 
     def _plan(self, dialect: str) -> HandlerPlan:
         return self._plans[dialect]
 
-    def takes_raw_body(self, dialect: Dialect) -> bool:
-        """Return whether the coroutine of a dialect gets the request's JSON object as it came."""
-        return self._plan(dialect).body_model is None
+    def takes_raw_body(self, handler: str) -> bool:
+        """Return whether a handler (`responses`, `chat`, `stream_...`) gets the request's JSON object as it came."""
+        return self._plan(handler).body_model is None
 
-    def owns_stream(self, dialect: Dialect) -> bool:
-        """Return whether the backend itself answers a streaming request of this dialect."""
-        if dialect == "messages":
-            return type(self).messages is not SimpleResponsesAPIModel.messages
-        return self.takes_raw_body(dialect)
+    def stream_source(self, dialect: Dialect) -> Dialect | None:
+        """Return which `stream_...` generator streams an answer of this dialect: its own if there is one."""
+        if dialect == "messages" and type(self).messages is not SimpleResponsesAPIModel.messages:
+            return None
+        own = self._own_generators()
+        if not own:
+            return None
+        return dialect if dialect in own else own[0]
+
+    async def open_stream(self, source: Dialect, request: Request, body: dict[str, Any]) -> AsyncIterator[Any]:
+        """Call the `stream_...` generator of a dialect."""
+        return await self._plan(f"stream_{source}").open(request, body)
+
+    def max_request_bytes(self) -> int:
+        """Return how large a request may be."""
+        return self.config.max_request_bytes
 
     def _capture_config(self) -> ModelCallCaptureConfig:
         return ModelCallCaptureConfig.from_global_config(self.global_config())
@@ -167,14 +205,27 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return json_answer(codec.encode(listing))
 
     async def _serve_count_tokens(self, request: Request) -> Response:
+        raw = await body_within(request, self.max_request_bytes())
+        if raw is None:
+            return error_answer("messages", status=413, message="the request is too large")
         try:
-            body = codec.decode_object(await request.body())
+            body = codec.decode_object(raw)
         except ValueError as error:
             return error_answer("messages", status=400, message=f"the body is no JSON object: {error}")
-        return json_answer(codec.encode({"input_tokens": await self.count_tokens(body)}))
+        try:
+            counted = await self.count_tokens(body)
+        except UpstreamError as error:
+            answer = failure_answer("messages", error)
+            assert answer is not None
+            return answer
+        return json_answer(codec.encode({"input_tokens": counted}))
 
     async def _serve_capture_health(self, request: Request) -> Response:
         return json_answer(codec.encode(capture_health(request.app)))
+
+
+_GENERATORS: dict[Dialect, str] = {"responses": "stream_responses", "chat": "stream_chat"}
+_BASE = {source: getattr(SimpleResponsesAPIModel, name) for source, name in _GENERATORS.items()}
 
 
 def _responses_params() -> type[BaseModel]:

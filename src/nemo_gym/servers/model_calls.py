@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol
 
 import aiohttp
@@ -16,6 +17,9 @@ from nemo_gym.dialects.names import Dialect
 from nemo_gym.records import codec
 from nemo_gym.servers.event_stream import KEEP_ALIVE_S, EventStream, answer_or_stream, pieces
 from nemo_gym.servers.handler_plan import InvalidBodyError
+from nemo_gym.servers.model_streams import begun, encoded
+from nemo_gym.servers.request_size import body_within
+from nemo_gym.servers.stream_conversion import converted, untouched, without_usage_chunk
 from nemo_gym.servers.upstream import UpstreamError, error_answer, failure_answer
 from nemo_gym.servers.web import encode_answer, json_answer
 
@@ -35,11 +39,17 @@ class ModelBackend(Protocol):
     async def messages(self, request: Request, body: dict[str, Any]) -> Any:
         """Answer a Messages request."""
 
-    def takes_raw_body(self, dialect: Dialect) -> bool:
-        """Return whether the dialect's coroutine wants the request as it came."""
+    def takes_raw_body(self, handler: str) -> bool:
+        """Return whether a handler wants the request as it came."""
 
-    def owns_stream(self, dialect: Dialect) -> bool:
-        """Return whether the backend itself answers a streaming request."""
+    def stream_source(self, dialect: Dialect) -> Dialect | None:
+        """Return the dialect of the generator that streams an answer of `dialect`; None when there is none."""
+
+    async def open_stream(self, source: Dialect, request: Request, body: dict[str, Any]) -> AsyncIterator[Any]:
+        """Call that generator."""
+
+    def max_request_bytes(self) -> int:
+        """Return how large a request may be."""
 
     def _finalize_served_response(self, response: Any) -> Any: ...
 
@@ -64,7 +74,11 @@ class ModelCalls:
         return await self._serve("messages", request)
 
     async def _serve(self, dialect: Dialect, request: Request) -> Response:
-        raw = await request.body()
+        raw = await body_within(request, self._backend.max_request_bytes())
+        if raw is None:
+            limit = self._backend.max_request_bytes()
+            message = f"the request is larger than {limit} bytes; `max_request_bytes` of this server bounds it"
+            return error_answer(dialect, status=413, message=message)
         try:
             body = codec.decode_object(raw)
         except ValueError as error:
@@ -75,34 +89,33 @@ class ModelCalls:
         if not stream:
             return await self._finished(dialect, request, body)
         work = self._streamed(dialect, request, body, include_usage=conversion.wants_usage(body))
-        if self._backend.owns_stream(dialect):
-            return await work
         return await answer_or_stream(dialect, work, keep_alive_s=self._keep_alive_s)
 
     async def _finished(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
         """Answer with the finished object, or with what the coroutine made ready."""
-        result = await self._result(dialect, request, body)
+        result = await self._answered(dialect, request, self._result(dialect, request, body))
         return result if isinstance(result, Response) else json_answer(encode_answer(result))
 
     async def _streamed(
         self, dialect: Dialect, request: Request, body: dict[str, Any], *, include_usage: bool
     ) -> Response:
-        """Answer with the finished object as events, or with what the coroutine made ready."""
-        result = await self._result(dialect, request, body)
+        """Answer with the backend's own stream, with what the coroutine made ready, or with the object as events."""
+        source = self._backend.stream_source(dialect)
+        answering = (
+            self._result(dialect, request, body)
+            if source is None
+            else self._live(dialect, source, request, body, include_usage=include_usage)
+        )
+        result = await self._answered(dialect, request, answering)
         if isinstance(result, Response):
             return result
         plain = result if isinstance(result, dict) else codec.decode_object(encode_answer(result))
         return EventStream(pieces(conversion.replay_events(dialect, plain, include_usage=include_usage)))
 
-    async def _result(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Any:
+    async def _answered(self, dialect: Dialect, request: Request, answering: Awaitable[Any]) -> Any:
+        """Return what a handler answers; refusals are answered in the dialect's shape."""
         try:
-            if dialect == "messages":
-                result = await self._backend.messages(request, body)
-            elif dialect == "chat":
-                result = await self._backend.chat_completions_dispatch(request, self._tidy(dialect, request, body))
-            else:
-                result = await self._backend.responses_dispatch(request, self._tidy(dialect, request, body))
-                result = _with_namespaces(result, body)
+            result = await answering
         except InvalidBodyError as error:
             return _invalid(dialect, error.problems)
         except conversion.ConversionError as error:
@@ -111,15 +124,52 @@ class ModelCalls:
             if isinstance(error, UpstreamError):
                 if error.status is None:  # No answer at all: the record of this call keeps the exception's category.
                     raise
-                report_execution(request, upstream_status_code=error.status)
+                report_execution(request, upstream_status_code=error.upstream_status)
             answer = failure_answer(dialect, error)
             assert answer is not None
             return answer
         return result if isinstance(result, Response) else self._backend._finalize_served_response(result)
 
-    def _tidy(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    async def _result(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Any:
+        if dialect == "messages":
+            return await self._backend.messages(request, body)
+        if dialect == "chat":
+            return await self._backend.chat_completions_dispatch(request, self._tidy(dialect, request, body))
+        result = await self._backend.responses_dispatch(request, self._tidy(dialect, request, body))
+        return _with_namespaces(result, body)
+
+    async def _live(
+        self, dialect: Dialect, source: Dialect, request: Request, body: dict[str, Any], *, include_usage: bool
+    ) -> Response:
+        """Answer with the events of the backend's `stream_...` generator; what it raises first is a plain error."""
+        asked, canonical = body, body
+        if source != dialect:
+            given = conversion.convert_request(body, dialect, source)
+            asked, canonical = given.body, given.canonical
+            if given.notes:
+                report_execution(request, conversion_notes=given.notes)
+        events = await self._backend.open_stream(
+            source, request, self._tidy(source, request, asked, handler=f"stream_{source}")
+        )
+        chunks = await begun(encoded(events, source))
+        if source == dialect == "chat":
+            finished = chunks if include_usage else without_usage_chunk(chunks, request)
+            return EventStream(untouched(finished, dialect, request))
+        converter = conversion.StreamConverter(
+            source,
+            dialect,
+            request=canonical,
+            client_request=body,
+            requested_model=body.get("model"),
+            include_usage=include_usage,
+        )
+        return EventStream(converted(chunks, converter, request))
+
+    def _tidy(
+        self, dialect: Dialect, request: Request, body: dict[str, Any], *, handler: str | None = None
+    ) -> dict[str, Any]:
         """Clean a request up for a typed coroutine, streaming or not, and note what was dropped for the record."""
-        if self._backend.takes_raw_body(dialect):
+        if self._backend.takes_raw_body(handler or dialect):
             return body
         tidy = conversion.tidy_chat_request if dialect == "chat" else conversion.tidy_responses_request
         tidied, notes = tidy(body)

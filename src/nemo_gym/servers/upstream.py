@@ -18,6 +18,9 @@ from nemo_gym.servers.web import json_answer
 UPSTREAM_STATUS_HEADER = "x-upstream-status"
 BAD_GATEWAY, GATEWAY_TIMEOUT = 502, 504
 
+NOT_ASKED = "upstream_unavailable"
+"""The code of a call that was not sent, because the backend has failed too often in a row."""
+
 _MAX_MESSAGE = 4000
 
 
@@ -45,6 +48,11 @@ class UpstreamError(RemoteError):
         self.body, self.headers, self.dialect = body, headers or {}, dialect
         self.code, self.type = code, type
         super().__init__(message, server=server, status=status, attempt=attempt)
+
+    @property
+    def upstream_status(self) -> int | None:
+        """The status that the backend gave; None also for a call that was not even sent."""
+        return None if self.code == NOT_ASKED else self.status
 
     @property
     def response_content(self) -> bytes | None:
@@ -105,8 +113,8 @@ def failure_answer(dialect: Dialect, error: Exception) -> Response | None:
 def _upstream_answer(dialect: Dialect, error: UpstreamError) -> Response:
     status = error.status if error.status is not None and error.status >= 400 else _status_without_answer(error)
     headers: dict[str, str] = {}
-    if error.status is not None:
-        headers[UPSTREAM_STATUS_HEADER] = str(error.status)
+    if error.upstream_status is not None:
+        headers[UPSTREAM_STATUS_HEADER] = str(error.upstream_status)
     for name, value in error.headers.items():
         if name.lower() == "retry-after":
             headers["retry-after"] = value

@@ -18,17 +18,23 @@ from nemo_gym.dialects.conversion.messages_results import (
 )
 from nemo_gym.dialects.conversion.mint import SYSTEM_MINT, Mint
 from nemo_gym.dialects.conversion.namespaces import restore_namespaces
+from nemo_gym.dialects.conversion.pairs import ConvertedRequest, convert_request, convert_response
 from nemo_gym.dialects.conversion.refusal import ConversionError
 from nemo_gym.dialects.conversion.replay import STREAM_HEADERS, replay_events
+from nemo_gym.dialects.conversion.streaming import StreamConverter
 from nemo_gym.dialects.conversion.tidy import tidy_chat_request, tidy_responses_request, wants_usage
 
 __all__ = [
     "STREAM_HEADERS",
     "SYSTEM_MINT",
     "ConversionError",
+    "ConvertedRequest",
     "Mint",
+    "StreamConverter",
     "chat_request_to_responses",
     "chat_response_to_responses",
+    "convert_request",
+    "convert_response",
     "messages_request_to_responses",
     "messages_response_to_responses",
     "replay_events",

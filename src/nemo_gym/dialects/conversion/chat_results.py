@@ -225,7 +225,9 @@ class _MessageWriter:
                 continue
             offset = sum(map(len, self._text))
             self._text.append(as_text(part.get("text")))
-            self._annotations.extend(_shifted(note, offset) for note in chat_annotations(part.get("annotations")))
+            self._annotations.extend(
+                shifted_annotation(note, offset) for note in chat_annotations(part.get("annotations"))
+            )
             self.logprobs.extend(as_list(part.get("logprobs")))
 
     def message(self) -> JsonObject:
@@ -240,7 +242,7 @@ class _MessageWriter:
         return {**message, **self._extra}
 
 
-def _shifted(annotation: JsonObject, offset: int) -> JsonObject:
+def shifted_annotation(annotation: JsonObject, offset: int) -> JsonObject:
     """Return an annotation whose character range counts from the start of the joined text."""
     inner = annotation.get("url_citation")
     if not offset or not isinstance(inner, dict):

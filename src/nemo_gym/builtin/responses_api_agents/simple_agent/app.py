@@ -52,6 +52,7 @@ class _Session:
     async def call_model(self, params: dict[str, Any]) -> ModelReply:
         """Ask the model once; what goes wrong is in the reply."""
         config = self.agent.config
+        call_id: str | None = None
         try:
             answer = await self.agent.server_client.post(
                 server_name=config.model_server.name,
@@ -59,14 +60,16 @@ class _Session:
                 json=params,
                 cookies=self.model_cookies,
             )
+            # Before the body: an answer that is cut in the middle still names its call.
+            call_id = answer.headers.get(keys.MODEL_CALL_ID_HEADER)
             content = await answer.read()
         except _UNANSWERED as error:
-            return ModelReply(response=None, error=f"{type(error).__name__}: {error}")
+            return ModelReply(response=None, call_id=call_id, error=f"{type(error).__name__}: {error}")
         self.model_cookies |= {name: morsel.value for name, morsel in answer.cookies.items()}
-        call_id = answer.headers.get(keys.MODEL_CALL_ID_HEADER)
         if answer.status >= 400:
-            said = content.decode("utf-8", "replace")[:_MESSAGE_LENGTH]
-            return ModelReply(response=None, call_id=call_id, status=answer.status, error=said)
+            return ModelReply(
+                response=None, call_id=call_id, status=answer.status, error=_refusal(answer.status, content)
+            )
         try:
             response = codec.decode_object(content)
         except ValueError as error:
@@ -195,6 +198,19 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         )
         await raise_for_status(answer)
         return AggregateMetrics.model_validate(await get_response_json(answer))
+
+
+def _refusal(status: int, content: bytes) -> str:
+    """Return what the model server said, in one line: its status, its message, and its code where it has one."""
+    text = content.decode("utf-8", "replace")
+    try:
+        error = codec.decode_object(content).get("error")
+    except ValueError:
+        error = None
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        code = error.get("code")
+        text = error["message"] + (f" ({code})" if isinstance(code, str) and code not in error["message"] else "")
+    return f"the model call was answered {status}: {text}"[:_MESSAGE_LENGTH]
 
 
 def _json(value: dict[str, Any]) -> Response:

@@ -31,9 +31,9 @@ def failed_row(row: dict[str, Any], result: LoopResult) -> dict[str, Any]:
 
 
 def _kind(result: LoopResult) -> str:
-    status, message = result.error_status, result.error_message or ""
-    if status is None:
+    message = result.error_message or ""
+    if result.error_status is None:
         return "transport_unreachable"
     if "insufficient_quota" in message or "budget_exceeded" in message:
         return "provider_quota_exhausted"
-    return "provider_unavailable" if status >= 500 or status == 408 else "agent_request_failed"
+    return "provider_unavailable"

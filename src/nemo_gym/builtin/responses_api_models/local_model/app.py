@@ -13,11 +13,10 @@ from starlette.responses import Response
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.builtin.responses_api_models.local_model.embedded import EmbeddedEngine, EngineSettings, default_threads
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
-from nemo_gym.capture.execution import report_execution
-from nemo_gym.dialects import conversion
 from nemo_gym.records import codec
-from nemo_gym.servers.forwarding import forward, forward_for_object
+from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
+from nemo_gym.servers.upstream_pool import UpstreamPool
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
@@ -35,9 +34,10 @@ class LocalModelConfig(BaseResponsesAPIModelConfig):
 
 
 class LocalModel(SimpleResponsesAPIModel):
-    """Serves the embedded engine. Chat and Messages are passed through; Responses come through Chat.
+    """Serves the embedded engine through its chat route; the other dialects are converted, event by event.
 
-    The engine calls a Response complete although it was cut at the token limit; its chat answer tells the difference.
+    Its own routes for them are not used: it calls a Response complete that was cut at the token limit, and now and then
+    leaves the start of a Messages stream out.
     """
 
     config: LocalModelConfig
@@ -45,42 +45,24 @@ class LocalModel(SimpleResponsesAPIModel):
 
     def setup_webserver(self) -> FastAPI:
         """Start the engine, then the usual routes: a server that cannot answer should not become ready."""
-        self._upstream  # noqa: B018 - made now, so that what is missing is said at the start
+        self._pool  # noqa: B018 - made now, so that what is missing is said at the start
         return super().setup_webserver()
 
-    async def responses(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    async def responses(self, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Responses call through the engine's chat route."""
-        tidied, notes = conversion.tidy_responses_request({**body, "stream": False})
-        chat, more = conversion.responses_request_to_chat(tidied)
-        completion = await forward_for_object(
-            self._upstream, "/v1/chat/completions", self._shaped(chat), dialect="chat", request=request
-        )
-        response, last = conversion.chat_response_to_responses(completion, request=tidied)
-        if noted := [*notes, *more, *last]:
-            report_execution(request, conversion_notes=noted)
-        return response
+        return await answer_through(self._chat_wire, body, dialect="responses", request=request)
 
     async def chat_completions(self, request: Request, body: dict[str, Any]) -> Response:
         """Pass a Chat Completions call to the engine."""
-        return await forward(
-            self._upstream, "/v1/chat/completions", self._shaped(body), dialect="chat", request=request
-        )
+        return await answer_through(self._chat_wire, body, dialect="chat", request=request)
 
     async def messages(self, request: Request, body: dict[str, Any]) -> Response:
-        """Pass a Messages call to the engine."""
-        return await forward(
-            self._upstream,
-            "/v1/messages",
-            {"max_tokens": self.config.max_output_tokens, **body},
-            dialect="messages",
-            request=request,
-        )
+        """Answer a Messages call through the engine's chat route."""
+        return await answer_through(self._chat_wire, body, dialect="messages", request=request)
 
     async def count_tokens(self, body: dict[str, Any]) -> int:
         """Return the engine's own count of a Messages request."""
-        reply = await self._upstream.post(
-            "/v1/messages/count_tokens", codec.encode(body), dialect="messages", attempts=[]
-        )
+        reply = await self._pool.post("/v1/messages/count_tokens", codec.encode(body), dialect="messages", attempts=[])
         return int(codec.decode_object(await reply.read())["input_tokens"])
 
     def served_model_name(self) -> str:
@@ -94,7 +76,11 @@ class LocalModel(SimpleResponsesAPIModel):
         return shaped
 
     @functools.cached_property
-    def _upstream(self) -> UpstreamClient:
+    def _chat_wire(self) -> Wire:
+        return Wire(pool=self._pool, dialect="chat", path="/v1/chat/completions", shape=self._shaped)
+
+    @functools.cached_property
+    def _pool(self) -> UpstreamPool:
         config = self.config
         engine = EmbeddedEngine(
             EngineSettings(
@@ -107,7 +93,7 @@ class LocalModel(SimpleResponsesAPIModel):
             )
         )
         self._engine = engine  # it ends when nothing holds it
-        return UpstreamClient(UpstreamSettings(base_url=engine.url, max_attempts=1))
+        return UpstreamPool([UpstreamClient(UpstreamSettings(base_url=engine.url, max_attempts=1))])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,30 @@
-"""Any OpenAI-compatible endpoint: Responses and Chat Completions are passed on as they come, streams included."""
+"""Any endpoint of the three dialects: calls are passed on as they come where it speaks the client's, else converted."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel, UpstreamError
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
-from nemo_gym.servers.forwarding import forward
+from nemo_gym.builtin.responses_api_models.openai_model.wires import (
+    NO_SUCH_ROUTE,
+    WIRE_PATHS,
+    WireSetting,
+    probe,
+    wire_for,
+)
+from nemo_gym.dialects import Dialect
+from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
+from nemo_gym.servers.upstream_pool import UpstreamPool
+
+_ALL: frozenset[Dialect] = frozenset(WIRE_PATHS)
 
 
 class OpenAIModelConfig(BaseResponsesAPIModelConfig):
@@ -21,10 +33,13 @@ class OpenAIModelConfig(BaseResponsesAPIModelConfig):
     openai_base_url: str
     openai_api_key: str
     openai_model: str
+    wire: WireSetting = Field(default="auto", description="What the endpoint speaks; `auto` finds out.")
     openai_default_headers: dict[str, str] = {}
     extra_body: dict[str, Any] = Field(default={}, description="Sent with every request; the request's own keys win.")
     drop_input_reasoning_items: bool = Field(False, description="For endpoints that refuse reasoning items.")
+    max_concurrent_requests: int | None = Field(default=None, ge=1, description="Of this process; none by default.")
     max_http_attempts: int = Field(default=3, ge=1)
+    request_timeout_s: float | None = Field(default=None, gt=0)
     stream_idle_timeout_s: float | None = Field(default=600.0, gt=0)
 
 
@@ -32,32 +47,73 @@ class OpenAIModel(SimpleResponsesAPIModel):
     """Forwards to one endpoint; the configured model replaces the request's."""
 
     config: OpenAIModelConfig
+    _probed: frozenset[Dialect] | None = PrivateAttr(None)
+    _probing: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
 
     async def responses(self, request: Request, body: dict[str, Any]) -> Response:
-        """Pass a Responses call on."""
-        if self.config.drop_input_reasoning_items and isinstance(body.get("input"), list):
-            kept = [item for item in body["input"] if not (isinstance(item, dict) and item.get("type") == "reasoning")]
-            body = {**body, "input": kept}
-        return await forward(self._upstream, "/responses", self._shaped(body), dialect="responses", request=request)
+        """Answer a Responses call."""
+        return await self._answer("responses", request, body)
 
     async def chat_completions(self, request: Request, body: dict[str, Any]) -> Response:
-        """Pass a Chat Completions call on."""
-        return await forward(self._upstream, "/chat/completions", self._shaped(body), dialect="chat", request=request)
+        """Answer a Chat Completions call."""
+        return await self._answer("chat", request, body)
 
-    def _shaped(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {**merge_extra_body(body, self.config.extra_body), "model": self.config.openai_model}
+    async def messages(self, request: Request, body: dict[str, Any]) -> Response:
+        """Answer a Messages call."""
+        return await self._answer("messages", request, body)
+
+    async def _answer(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
+        """Ask in the client's dialect where nothing speaks against it; a missing route has the routes looked for."""
+        spoken = wire_for(dialect, self._spoken)
+        try:
+            return await self._through(spoken, dialect, request, body)
+        except UpstreamError as error:
+            if self.config.wire != "auto" or self._probed is not None or error.status not in NO_SUCH_ROUTE:
+                raise
+            found = wire_for(dialect, await self._probe())
+            if found == spoken:
+                raise
+        return await self._through(found, dialect, request, body)
+
+    async def _through(self, spoken: Dialect, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
+        shape = functools.partial(self._shaped, spoken)
+        wire = Wire(pool=self._pool, dialect=spoken, path=WIRE_PATHS[spoken], shape=shape)
+        return await answer_through(wire, body, dialect=dialect, request=request)
+
+    @property
+    def _spoken(self) -> frozenset[Dialect]:
+        if self.config.wire != "auto":
+            return frozenset({self.config.wire})
+        return self._probed or _ALL
+
+    async def _probe(self) -> frozenset[Dialect]:
+        async with self._probing:
+            if self._probed is None:
+                settings = self._pool.clients[0].settings
+                self._probed = await probe(settings.base_url, settings.headers)
+        return self._probed
+
+    def _shaped(self, spoken: Dialect, body: dict[str, Any]) -> dict[str, Any]:
+        shaped = {**merge_extra_body(body, self.config.extra_body), "model": self.config.openai_model}
+        given = shaped.get("input")
+        if spoken == "responses" and self.config.drop_input_reasoning_items and isinstance(given, list):
+            shaped["input"] = [
+                item for item in given if not (isinstance(item, dict) and item.get("type") == "reasoning")
+            ]
+        return shaped
 
     @functools.cached_property
-    def _upstream(self) -> UpstreamClient:
+    def _pool(self) -> UpstreamPool:
         config = self.config
-        return UpstreamClient(
-            UpstreamSettings(
-                base_url=config.openai_base_url.rstrip("/"),
-                headers={"Authorization": f"Bearer {config.openai_api_key}", **config.openai_default_headers},
-                max_attempts=config.max_http_attempts,
-                idle_timeout_s=config.stream_idle_timeout_s,
-            )
+        settings = UpstreamSettings(
+            base_url=config.openai_base_url.rstrip("/"),
+            headers={"Authorization": f"Bearer {config.openai_api_key}", **config.openai_default_headers},
+            max_attempts=config.max_http_attempts,
+            max_concurrent=config.max_concurrent_requests,
+            idle_timeout_s=config.stream_idle_timeout_s,
+            total_timeout_s=config.request_timeout_s,
         )
+        return UpstreamPool([UpstreamClient(settings)])
 
 
 if __name__ == "__main__":
