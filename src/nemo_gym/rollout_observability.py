@@ -5,6 +5,7 @@ The models live in `nemo_gym.records.observation_models`.
 
 from __future__ import annotations
 
+from nemo_gym.records.identity import trajectory_identity_of
 from nemo_gym.records.observation_models import (
     AgentInvocation,
     AgentObservationBundle,
@@ -21,6 +22,7 @@ from nemo_gym.records.observation_models import (
     TrajectoryToolCall,
     TrajectoryTurn,
 )
+from nemo_gym.records.trajectory_versions import UnknownSchemaVersionError, read_trajectory
 
 __all__ = [
     "AgentInvocation",
@@ -37,4 +39,7 @@ __all__ = [
     "TrajectoryTokenStats",
     "TrajectoryToolCall",
     "TrajectoryTurn",
+    "UnknownSchemaVersionError",
+    "read_trajectory",
+    "trajectory_identity_of",
 ]

@@ -42,3 +42,42 @@ def test_latency_percentiles_interpolate() -> None:
 def test_no_ng_perf_gives_no_summary() -> None:
     assert compute_perf_summary([]) is None
     assert compute_perf_summary([{"reward": 1}, {"ng_perf": None}]) is None
+
+
+def test_details_add_up_under_one_key_and_leave_the_others_alone() -> None:
+    tools = [
+        {"tool_name": "bash", "count": 2, "failures": 1, "durations_ms": [10.0, 30.0], "p50_ms": 20.0, "p95_ms": 29.0},
+        {"tool_name": None, "count": 1, "failures": 0},
+    ]
+    first = {
+        "time": {"model_calls_timed": 2, "tool_calls_timed": 2, "model_ms": 100.0, "tool_ms": 40.0, "idle_ms": 5.0},
+        "ttft_ms": {"values": [1.0, 3.0], "p50": 2.0, "p95": 2.9},
+        "cached_share": 0.5,
+        "failed_calls": {"count": 1, "prompt_tokens": 7},
+        "retries": {"count": 1, "prompt_tokens": 7, "completion_tokens": 2},
+        "tools": tools,
+    }
+    second = {"time": {"model_calls_timed": 0, "tool_calls_timed": 0}, "failed_calls": {"count": 0}, "tools": tools[:1]}
+    rows = [{"ng_perf": {"num_turns": 1}, "ng_perf_detail": detail} for detail in (first, second)]
+    summary = compute_perf_summary([*rows, {"ng_perf": {"num_turns": 1}}])
+    assert summary is not None
+    detail = summary.pop("detail")
+    assert summary == compute_perf_summary([{"ng_perf": {"num_turns": 1}}] * 3)
+    assert detail["rollouts"] == 2
+    assert detail["model_ms"] == {"count": 1, "mean": 100.0, "p50": 100.0, "p95": 100.0, "total": 100.0}
+    assert "overlap_ms" not in detail
+    assert detail["ttft_ms"]["p95"] == pytest.approx(2.9)
+    assert detail["cached_share"] == {"mean": 0.5, "rollouts": 1}
+    assert detail["failed_calls"] == {"rollouts": 2, "count": 1, "prompt_tokens": 7}
+    assert detail["retries"] == {"rollouts": 1, "count": 1, "prompt_tokens": 7, "completion_tokens": 2}
+    bash, nameless = detail["tools"]
+    assert (bash["tool_name"], bash["count"], bash["failures"]) == ("bash", 4, 2)
+    assert (bash["duration_ms"]["count"], bash["duration_ms"]["p50"]) == (4, 20.0)
+    assert nameless == {"tool_name": None, "count": 1, "failures": 0}
+
+
+@pytest.mark.parametrize("odd", [{}, {"time": 3, "tools": [1, {"tool_name": 4}], "ttft_ms": {"values": "x"}}])
+def test_a_detail_of_another_shape_costs_nothing_but_itself(odd: dict) -> None:
+    summary = compute_perf_summary([{"ng_perf": {"num_turns": 1}, "ng_perf_detail": odd}])
+    assert summary is not None
+    assert summary["detail"]["rollouts"] == 1

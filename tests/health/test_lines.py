@@ -173,7 +173,9 @@ def test_identity_of_a_wrong_type_is_a_finding_and_counts_as_absent(key: str, od
     assert outcome.unobserved == []
 
 
-@pytest.mark.parametrize("key", ["_ng_task_index", "_ng_rollout_id", "_ng_run_id", "response", "ng_trajectory", "reward"])
+@pytest.mark.parametrize(
+    "key", ["_ng_task_index", "_ng_rollout_id", "_ng_run_id", "response", "ng_trajectory", "reward"]
+)
 def test_a_key_that_stands_twice_in_a_record_is_a_finding(key: str) -> None:
     value = record(_ng_rollout_id="x", _ng_run_id="y")
     twice = json.dumps({key: value[key]})[:-1] + ", " + json.dumps(value)[1:]

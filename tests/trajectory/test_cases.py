@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,12 @@ def test_the_joined_example_comes_out_exactly_as_printed(tmp_path, compact):
     result["ng_model_call_capture"]["calls"][0].pop("tool_calls")
     result["ng_trajectory"]["model_calls"][0]["response"].pop("usage")
     assert {name: result[name] for name in ATTACHMENTS} == _completed(PRINTED, result)
+
+
+def test_the_page_about_records_shows_the_joined_example_exactly():
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert json.loads(shown) == PRINTED
 
 
 def _completed(printed, actual):

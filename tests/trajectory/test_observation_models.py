@@ -265,8 +265,19 @@ def test_a_bundle_survives_the_trip_through_json():
 
 
 def test_the_door_offers_every_schema():
-    assert sorted(door.__all__) == sorted(NAMES)
+    assert set(door.__all__) - set(NAMES) == {"UnknownSchemaVersionError", "read_trajectory", "trajectory_identity_of"}
+    assert set(NAMES) <= set(door.__all__)
     assert all(getattr(door, name) is getattr(observation_models, name) for name in NAMES)
+
+
+def test_the_schema_version_selects_the_reader():
+    read = door.read_trajectory({"task_id": "t", "rollout_id": "0-0"})
+    assert (read.schema_version, read.task_id) == ("1.0", "t")
+    for version in ("2.0", 1.0, None, ["1.0"]):
+        with pytest.raises(door.UnknownSchemaVersionError, match=r"it reads `1\.0`"):
+            door.read_trajectory({"schema_version": version, "task_id": "t", "rollout_id": "0-0"})
+    with pytest.raises(pydantic.ValidationError):
+        door.read_trajectory({"schema_version": "1.0", "task_id": "t", "rollout_id": "0-0", "more": 1})
 
 
 def test_literal_fields_offer_the_same_words():

@@ -1,7 +1,8 @@
 """Rollouts at random whose truth is known: the join never guesses, and forgets nothing that was said.
 
 The truth is which invocation made which call. What the join gets to see is a part of it: some references, some session
-headers, some response ids that repeat.
+headers, some response ids that repeat, some references that are given twice or contradict their call, subagents,
+retries with the same request, and compactions that name calls of anybody.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from nemo_gym.records.evidence import AgentObservationBundle, TrajectoryRecord, read
 from nemo_gym.records.identity import TrajectoryIdentity
 from nemo_gym.records.matching import CallIndex
-from nemo_gym.trajectory import build_perf, join_observations, owned_calls, project_trajectory
+from nemo_gym.trajectory import build_perf, build_perf_detail, join_observations, owned_calls, project_trajectory
 
 IDENTITY = TrajectoryIdentity("t", "0-0", False)
 
@@ -36,6 +37,8 @@ def rollout(rng: random.Random) -> Rollout:
     made = Rollout()
     invocations = [f"inv-{n}" for n in range(rng.randint(1, 4))]
     records = {name: {"kind": "agent_invocation", "invocation_id": name, "model_calls": []} for name in invocations}
+    for at, name in enumerate(invocations[1:]):
+        records[name]["parent_invocation_id"] = rng.choice([None, "unseen", *invocations[: at + 1]])
     pairs: dict = {}
     for number in range(rng.randint(0, 12)):
         call_id = f"c{number}"
@@ -50,6 +53,7 @@ def rollout(rng: random.Random) -> Rollout:
             "tokens_in": rng.choice([None, rng.randint(0, 99)]),
             "tokens_out": rng.choice([None, rng.randint(0, 99)]),
             "status_code": rng.choice([200, 429]),
+            "request": {"input": rng.choice("ab")},
         }
         made.calls.append(call)
         made.owners[call_id] = owner
@@ -57,20 +61,22 @@ def rollout(rng: random.Random) -> Rollout:
         pairs.setdefault((server["name"], response_id), []).append(call_id)
         if owner is None:
             continue
-        form = rng.choice(["id", "full", "server", "pair", "session", "silence"])
+        form = rng.choice(["id", "full", "server", "pair", "session", "silence", "twice", "contradiction"])
         ref = {
             "id": {"model_call_id": call_id},
             "full": {"model_call_id": call_id, "model_ref": server, "response_id": response_id},
             "server": {"model_call_id": call_id, "model_ref": server},
             "pair": {"model_ref": server, "response_id": response_id},
+            "twice": {"model_call_id": call_id},
+            "contradiction": {"model_call_id": call_id, "response_id": "of another call"},
         }.get(form)
         if form == "pair" and response_id is None:
             continue
         if ref is not None:
-            records[owner]["model_calls"].append(ref)
+            records[owner]["model_calls"] += [ref] * (2 if form == "twice" else 1)
         if form == "session":
             call["client_session_id"] = owner
-        made.named[call_id] = form in ("id", "full", "server", "session", "pair")
+        made.named[call_id] = form in ("id", "full", "server", "session", "pair", "twice")
         call["_form"] = form
     for call in made.calls:
         # a pair that two calls share names neither; a session is silent when such a pair already denotes its call
@@ -82,12 +88,28 @@ def rollout(rng: random.Random) -> Rollout:
         {"kind": "tool_call", "invocation_id": rng.choice([*invocations, "gone"]), "tool_call_id": f"t{n}"}
         for n in range(rng.randint(0, 4))
     ]
-    everything = [*records.values(), *tools]
+    everything = [
+        *records.values(),
+        *tools,
+        *(compaction(rng, invocations, made.calls) for _ in range(rng.randint(0, 2))),
+    ]
     rng.shuffle(everything)
     made.bundle = {"source": "a", "records": everything, "gaps": []}
     for index, call in enumerate(made.calls):
         call["call_index"] = index
     return made
+
+
+def compaction(rng: random.Random, invocations: list[str], calls: list[dict]) -> dict:
+    names = [call["model_call_id"] for call in calls] + ["nobody's"]
+    refs = [{"model_call_id": rng.choice(names)} for _ in range(3)]
+    return {
+        "kind": "context_compaction",
+        "invocation_id": rng.choice(invocations),
+        "before_model_call": rng.choice([None, refs[0]]),
+        "model_calls": refs[1 : rng.randint(1, 3)],
+        "after_model_call": rng.choice([None, refs[-1]]),
+    }
 
 
 rollouts = st.integers(0, 2**48).map(lambda seed: rollout(random.Random(seed)))
@@ -99,7 +121,7 @@ def owners_of(joined, calls):
     index = CallIndex(calls)
     found = {}
     for record in joined["records"]:
-        for ref in record.get("model_calls", ()):
+        for ref in record["model_calls"] if record["kind"] == "agent_invocation" else ():
             matches = index.match(ref)
             if len(matches) == 1:
                 found.setdefault(calls[matches[0]]["model_call_id"], record["invocation_id"])
@@ -195,6 +217,18 @@ def test_perf_never_claims_more_than_was_captured(made):
         owned = [made.calls[at][source] for at in owned_calls(trajectory)]
         assert (key in perf) == any(count is not None for count in owned)
     assert perf["num_tool_calls"] <= sum(record["kind"] == "tool_call" for record in made.bundle["records"])
+
+
+@many
+@given(rollouts)
+def test_the_detail_counts_no_more_calls_tokens_and_tools_than_perf_does(made):
+    trajectory = trajectory_of(made)
+    perf, detail = build_perf(trajectory), build_perf_detail(trajectory)
+    assert sum(tool["count"] for tool in detail["tools"]) == perf["num_tool_calls"]
+    assert detail["retries"]["count"] + detail["failed_calls"]["count"] <= 2 * len(owned_calls(trajectory))
+    for part in (detail["failed_calls"], detail["retries"]):
+        for key in ("prompt_tokens", "completion_tokens"):
+            assert part.get(key, 0) <= perf.get(key, 0)
 
 
 @many

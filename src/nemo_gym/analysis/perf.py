@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nemo_gym.analysis import statistics
+from nemo_gym.analysis.perf_detail import summarize_details
 from nemo_gym.analysis.rows import Row, number
 from nemo_gym.records import keys
 
@@ -16,11 +17,15 @@ def compute_perf_summary(rows: Iterable[Row]) -> dict[str, Any] | None:
     """Return the summary over all rollouts, masked ones too; None when none carries `ng_perf`.
 
     The two coverages are shares of rollouts, 0 to 1: those with `ng_perf`, and those whose own token coverage is above
-    zero. Tokens are sums of observed values, latencies milliseconds; a statistic without a value has no key.
+    zero. Tokens are sums of observed values, latencies milliseconds; a statistic without a value has no key. `detail`
+    is what the `ng_perf_detail` of the rollouts adds up to, there when one has it.
     """
-    total, perfs = 0, []
+    total, perfs, details = 0, [], []
     for row in rows:
         total += 1
+        detail = row.get(keys.PERF_DETAIL)
+        if isinstance(detail, Mapping):
+            details.append(detail)
         perf = row.get(keys.PERF)
         if isinstance(perf, Mapping):
             perfs.append(perf)
@@ -58,6 +63,8 @@ def compute_perf_summary(rows: Iterable[Row]) -> dict[str, Any] | None:
         for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             summary[f"total_latency_{name}_ms"] = statistics.quantile(latencies, q)
         summary["total_latency_mean_ms"] = statistics.mean(latencies)
+    if details:
+        summary["detail"] = summarize_details(details)
     return summary
 
 

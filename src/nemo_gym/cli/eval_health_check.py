@@ -31,13 +31,27 @@ def command(
         Literal["unhealthy", "unobserved"] | None,
         typer.Option("--fail-on", help="Exit with 4 when a rollout is unhealthy (or not even observed)."),
     ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit", metavar="FILE", help="Also write the result as JUnit XML, a case per rollout and task."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one line of JSON.")] = False,
 ) -> int:
     """Check the evidence of every rollout of a run and write `quality_summary.json` and `rollout_verdicts.jsonl`.
 
-    Needs no server and no configuration. The verdicts do not change the exit code unless --fail-on is given.
+    Needs no server and no configuration. A folder without `rollouts.jsonl` is a folder of shards: all of them are
+    checked together. The verdicts do not change the exit code unless --fail-on is given.
     """
-    from nemo_gym.health import format_health_report, health_check_run_dir, normalize_ignored_checks, should_fail
+    from nemo_gym.health import (
+        format_health_report,
+        health_check_run_dir,
+        junit_report,
+        normalize_ignored_checks,
+        should_fail,
+    )
+    from nemo_gym.store import staged
 
     if not run_dir.exists():
         raise ConfigFileNotFoundError(f"no folder `{run_dir}`")
@@ -49,6 +63,10 @@ def command(
         )
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from error
+    if junit is not None:
+        junit.parent.mkdir(parents=True, exist_ok=True)
+        with staged(junit) as file:
+            file.write(junit_report(result).encode())
     if as_json:
         print_json(result.summary)
     else:

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from nemo_gym.health import registry
-from nemo_gym.health.facts import RolloutFacts, call_id, failed_attempt, successful, tokens_unowed
-from nemo_gym.health.payloads import has_content, has_tool_call, is_absent, response_has_content
+from nemo_gym.health.facts import RolloutFacts, call_id, failed_attempt, tokens_unowed
+from nemo_gym.health.payloads import has_content, has_tool_call, is_absent, response_has_content, value_of
+from nemo_gym.records.call_outcome import successful
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.evidence import TrajectoryModelCall
+from nemo_gym.records.evidence import TrajectoryModelCall, TrajectoryTurn
 
 LENGTH_STOPS = frozenset({"length", "max_output_tokens", "max_tokens"})
 CONTRADICTIONS = MappingProxyType(
@@ -42,9 +43,7 @@ def missing_agent_turns(facts: RolloutFacts) -> list[Found] | None:
     if not facts.turns_observed or facts.trajectory is None:
         return None
     for turn in facts.trajectory.turns:
-        if turn.model_calls or has_content(turn.answer) or has_content(turn.reasoning_content):
-            return []
-        if has_tool_call(turn.answer):
+        if turn.model_calls or _shows_something(turn):
             return []
     reason = "no turn has content, a tool call or a model call"
     return [Found(registry.MISSING_AGENT_TURNS, None, {"reason": reason})]
@@ -99,8 +98,13 @@ def hollow_turn(facts: RolloutFacts) -> list[Found] | None:
             registry.TURN_HOLLOW, {"turn": turn.turn_no}, {"reason": "the turn has no answer, reasoning or tool call"}
         )
         for turn in facts.trajectory.turns
-        if not (has_content(turn.answer) or has_content(turn.reasoning_content) or has_tool_call(turn.answer))
+        if not _shows_something(turn)
     ]
+
+
+def _shows_something(turn: TrajectoryTurn) -> bool:
+    answer = value_of(turn.answer)  # decoded once for both looks
+    return has_tool_call(answer) or has_content(answer) or has_content(turn.reasoning_content)
 
 
 def zero_completion_tokens(facts: RolloutFacts) -> list[Found] | None:
@@ -146,18 +150,13 @@ def capture_mismatch(facts: RolloutFacts) -> list[Found] | None:
     if not facts.calls_observed or facts.trajectory is None:
         return None
     gaps = [gap for gap in facts.trajectory.gaps if gap.code in CONTRADICTIONS]
-    view = facts.owned_view
-    if not view.references and not gaps:
+    if not facts.owned_view.any_reference and not gaps:
         return None
-    fits, missing = dict(view.ambiguous), set(view.missing)
     found, reported = [], set()
-    for reference in view.references:
-        count = fits.get(reference)
-        if count is None and reference not in missing:
-            continue
+    for reference, count in facts.owned_view.unmatched.items():
         name = _bare(reference.model_call_id or reference.response_id)
         detail: JsonObject = {"kind": "missing_captured_call"}
-        if count is not None:
+        if count:
             detail = {"kind": "duplicated_captured_call", "count": count}
         reported.add((detail["kind"], name))
         found.append(Found(registry.CAPTURE_MISMATCH, {"call_id": name}, detail))

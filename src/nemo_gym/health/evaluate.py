@@ -10,8 +10,9 @@ import msgspec
 
 from nemo_gym.health import registry
 from nemo_gym.health.checks import ROLLOUT_CHECKS, Found, ended_on_failed_call
-from nemo_gym.health.facts import RolloutFacts, successful
+from nemo_gym.health.facts import RolloutFacts
 from nemo_gym.health.lines import Line, Problem, RecordFacts, read_line
+from nemo_gym.records.call_outcome import successful
 from nemo_gym.records.evidence import TrajectoryModelCall
 
 CHECK_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -141,8 +142,8 @@ def _count(outcome: Outcome, facts: RolloutFacts) -> None:
         outcome.ended_on_error = bool(ended_on_failed_call(facts))
     outcome.capture_prompt_tokens = _sum([call.token_stats.prompt_tokens for call in calls])
     outcome.capture_completion_tokens = _sum([call.token_stats.completion_tokens for call in calls])
-    names = [_replay_identity(call) for call in calls]
-    known = [name for name in names if name is not None]
+    # The ids of a valid trajectory are unique: only calls without one can be the same call twice.
+    known = [name for call in calls if not call.model_call_id and (name := _replay_identity(call)) is not None]
     outcome.duplicated_calls = len(known) - len(set(known))
 
 
@@ -152,7 +153,5 @@ def _sum(values: list[int | None]) -> int | None:
 
 
 def _replay_identity(call: TrajectoryModelCall) -> object:
-    if call.model_call_id:
-        return call.model_call_id
     response_id, server = call.response_metadata.response_id, call.response_metadata.model_ref
     return None if not response_id or server is None else (server.type, server.name, response_id)

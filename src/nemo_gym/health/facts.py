@@ -5,10 +5,11 @@ A fact is None, or False, when the evidence for it is missing; `gaps` decide wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nemo_gym.health.lines import RecordFacts
 from nemo_gym.health.payloads import is_absent, value_of
+from nemo_gym.records.call_outcome import failed
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
 from nemo_gym.records.matching import CallIdentity, CallIndex
@@ -24,7 +25,6 @@ CALLS_UNKNOWN = frozenset(
         "model_call_capture_unreadable",
     }
 )
-FAILED_STATUSES = frozenset({"failed", "error", "cancelled"})
 FINISHED_STATUSES = frozenset({"completed", "incomplete"})
 CONTEXT_REFUSED = "context_length_exceeded"
 
@@ -32,27 +32,17 @@ CONTEXT_REFUSED = "context_length_exceeded"
 class Bindings:
     """References matched to calls: each distinct reference once, each matched call once.
 
-    `matched` are positions in trajectory order; `missing` and `ambiguous` keep the order of the references, the latter
-    with the number of calls that fit.
+    `matched` are positions in trajectory order. `unmatched` are the references that mean no single call, each once and
+    in order, with the number of calls that fit. `complete`: there is a reference, and every one means one call.
     """
 
-    __slots__ = ("ambiguous", "complete", "matched", "missing", "references")
+    __slots__ = ("any_reference", "complete", "matched", "unmatched")
 
-    def __init__(self, references: Iterable[ModelCallRef], index: CallIndex) -> None:
-        self.references = list(references)
-        self.missing: list[ModelCallRef] = []
-        self.ambiguous: list[tuple[ModelCallRef, int]] = []
-        matched: set[int] = set()
-        for reference in self.references:
-            found = index.match(_identity_of_reference(reference))
-            if len(found) == 1:
-                matched.add(found[0])
-            elif found:
-                self.ambiguous.append((reference, len(found)))
-            else:
-                self.missing.append(reference)
+    def __init__(self, matched: set[int], unmatched: Mapping[ModelCallRef, int]) -> None:
         self.matched = sorted(matched)
-        self.complete = bool(self.references) and not self.missing and not self.ambiguous
+        self.unmatched = unmatched
+        self.any_reference = bool(matched or unmatched)
+        self.complete = self.any_reference and not unmatched
 
 
 class RolloutFacts:
@@ -95,36 +85,55 @@ class RolloutFacts:
         self.owned_calls = [(position, self.calls[position]) for position in self.owned_view.matched]
 
     def _views(self) -> tuple[Bindings, Bindings]:
-        index = CallIndex(map(_identity_of_call, self.calls))
-        turns = () if self.trajectory is None else self.trajectory.turns
-        references = dict.fromkeys([ref for turn in turns for ref in turn.model_calls])
-        turn_view = Bindings(references, index)
-        invocations = () if self.trajectory is None else self.trajectory.invocations
-        references |= dict.fromkeys([ref for item in invocations for ref in item.model_calls])
-        if len(references) == len(turn_view.references):
-            return turn_view, turn_view
-        return turn_view, Bindings(references, index)
+        if self.trajectory is None:
+            return Bindings(set(), {}), Bindings(set(), {})
+        binder = _Binder(self.calls)
+        for turn in self.trajectory.turns:
+            binder.bind(turn.model_calls)
+        turn_view = Bindings(binder.matched, dict(binder.unmatched))
+        for invocation in self.trajectory.invocations:
+            binder.bind(invocation.model_calls)
+        return turn_view, Bindings(binder.matched, binder.unmatched)
+
+
+class _Binder:
+    """Binds references to calls by the one rule of `records.matching`.
+
+    The ids of a valid trajectory's calls are unique, so that nearly every reference is settled by one look; whatever
+    is not goes through the index.
+    """
+
+    __slots__ = ("_by_id", "_calls", "_index", "matched", "unmatched")
+
+    def __init__(self, calls: list[TrajectoryModelCall]) -> None:
+        self._calls = calls
+        self._by_id = {call.model_call_id: position for position, call in enumerate(calls)}
+        self._index: CallIndex | None = None
+        self.matched: set[int] = set()
+        self.unmatched: dict[ModelCallRef, int] = {}
+
+    def bind(self, references: Iterable[ModelCallRef]) -> None:
+        for reference in references:
+            position = self._by_id.get(reference.model_call_id) if reference.model_call_id else None
+            if position is not None:
+                facts = self._calls[position].response_metadata
+                if (reference.model_ref is None or reference.model_ref == facts.model_ref) and (
+                    not reference.response_id or reference.response_id == facts.response_id
+                ):
+                    self.matched.add(position)
+                    continue
+            if self._index is None:
+                self._index = CallIndex(map(_identity_of_call, self._calls))
+            found = self._index.match(reference)
+            if len(found) == 1:
+                self.matched.add(found[0])
+            else:
+                self.unmatched[reference] = len(found)
 
 
 def call_id(call: TrajectoryModelCall, position: int) -> str:
     """Return what a locator calls a call: its id, else its response's id, else its position."""
     return call.model_call_id or call.response_metadata.response_id or str(position)
-
-
-def failed(call: TrajectoryModelCall) -> bool:
-    """Return whether a call ended in an error of any kind."""
-    facts = call.response_metadata
-    return (
-        (facts.status_code is not None and facts.status_code >= 400)
-        or bool(facts.error_category)
-        or facts.response_status in FAILED_STATUSES
-    )
-
-
-def successful(call: TrajectoryModelCall) -> bool:
-    """Return whether a call did not fail and its status, when known, is 200 to 399."""
-    status = call.response_metadata.status_code
-    return (status is None or 200 <= status <= 399) and not failed(call)
 
 
 def failed_attempt(call: TrajectoryModelCall) -> bool:
@@ -165,12 +174,6 @@ def _identity_of_call(call: TrajectoryModelCall) -> CallIdentity:
         None if server is None else (server.type, server.name),
         facts.response_id or None,
     )
-
-
-def _identity_of_reference(ref: ModelCallRef) -> CallIdentity:
-    server = ref.model_ref
-    server_key = None if server is None else (server.type, server.name)
-    return CallIdentity(ref.model_call_id or None, server_key, ref.response_id or None)
 
 
 def _count(usage: JsonObject, *names: str) -> int | None:

@@ -24,9 +24,11 @@ Line: TypeAlias = bytes | memoryview
 _NULL = Raw(b"null")
 _UTF8_PIECE = 16 << 10  # stays in the first-level cache
 _IDENTITY_KEYS = (keys.TASK_INDEX, keys.ROLLOUT_INDEX, keys.STAGE_INDEX, keys.ROLLOUT_ID, keys.RUN_ID)
-_READ_KEYS = (*_IDENTITY_KEYS, keys.RESPONSE, keys.TRAJECTORY)
+_TRAJECTORY_LISTS = ("invocations", "turns", "model_calls", "tool_calls", "gaps")
+_CALL_PARTS = ("response_metadata", "token_stats")
 _NAMED = frozenset({"function_call", "custom_tool_call"})
-_TEXT_OR_LIST = (b'"', b"[")
+_QUOTE = ord('"')
+_TEXT_OR_LIST = (_QUOTE, ord("["))
 _INT64 = 1 << 63
 
 
@@ -38,8 +40,7 @@ class Problem:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordFacts:
+class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a readable line says: identity values of the allowed types, and the evidence.
 
     `problems` are parts that are there and unusable: the trajectory, an identity value, a repeated key.
@@ -56,10 +57,14 @@ class RecordFacts:
 
 
 class _Once(threading.local):
-    """Which of the keys that may stand once in a record the current decode has met."""
+    """Which of the keys that may stand once in a record the current decode has met, and how many parts it has made.
+
+    A decoder keeps the last of two equal keys. More parts made than kept means that a list of them stood twice.
+    """
 
     def __init__(self) -> None:
         self.met: list[str] = []
+        self.parts = 0
 
 
 _once = _Once()
@@ -94,6 +99,14 @@ class _RunId(_Identity):
     __slots__ = ()
 
 
+class _Reward(_Identity):
+    __slots__ = ()
+
+
+class _MaskSample(_Identity):
+    __slots__ = ()
+
+
 def _identity_hook(kind: type, value: Any) -> Any:
     _once.met.append(kind.__name__)
     return kind(value)
@@ -110,27 +123,38 @@ class _Item(msgspec.Struct, gc=False):
     content: Raw = _NULL
 
 
-class _Invocation(evidence.AgentInvocation, frozen=True):
+class _Invocation(evidence.AgentInvocation, frozen=True, gc=False):
     conversation: list[_Item] = []
 
     def __post_init__(self) -> None:
+        _once.parts += 1
         if not all(map(_plainly_valid, self.conversation)):
             raise ValueError("an item that the fast lane is not sure about")
 
 
-class _Turn(evidence.TrajectoryTurn, frozen=True):
+class _Turn(evidence.TrajectoryTurn, frozen=True, gc=False):
     question: Raw = _NULL
     answer: Raw = _NULL
     reasoning_content: Raw = _NULL
 
+    def __post_init__(self) -> None:
+        _once.parts += 1
 
-class _Call(evidence.TrajectoryModelCall, frozen=True):
+
+class _Call(evidence.TrajectoryModelCall, frozen=True, gc=False):
     request: Raw = _NULL
     response: Raw = _NULL
 
+    def __post_init__(self) -> None:
+        _once.parts += 1
 
-class _Tool(evidence.TrajectoryToolCall, frozen=True):
+
+class _Tool(evidence.TrajectoryToolCall, frozen=True, gc=False):
     output: Raw = _NULL
+
+    def __post_init__(self) -> None:
+        _once.parts += 1
+        evidence.TrajectoryToolCall.__post_init__(self)
 
 
 class _Trajectory(evidence.TrajectoryRecord, frozen=True):
@@ -142,6 +166,9 @@ class _Trajectory(evidence.TrajectoryRecord, frozen=True):
 
     def __post_init__(self) -> None:
         _once.met.append("trajectory")
+        kept = len(self.invocations) + len(self.turns) + len(self.model_calls) + len(self.tool_calls)
+        if kept != _once.parts:
+            raise ValueError("a list that stands twice")
         evidence.TrajectoryRecord.__post_init__(self)
 
 
@@ -152,6 +179,21 @@ class _Response(msgspec.Struct):
         _once.met.append("response")
 
 
+class _Capture(msgspec.Struct):
+    def __post_init__(self) -> None:
+        _once.met.append("capture")
+
+
+class _Observations(msgspec.Struct):
+    def __post_init__(self) -> None:
+        _once.met.append("observations")
+
+
+class _Perf(msgspec.Struct):
+    def __post_init__(self) -> None:
+        _once.met.append("perf")
+
+
 class _Record(msgspec.Struct):
     task_index: _TaskIndex | None = msgspec.field(default=None, name=keys.TASK_INDEX)
     rollout_index: _RolloutIndex | None = msgspec.field(default=None, name=keys.ROLLOUT_INDEX)
@@ -160,6 +202,12 @@ class _Record(msgspec.Struct):
     run_id: _RunId | None = msgspec.field(default=None, name=keys.RUN_ID)
     response: _Response | None = msgspec.field(default=None, name=keys.RESPONSE)
     trajectory: _Trajectory | None = msgspec.field(default=None, name=keys.TRAJECTORY)
+    # Not read, only met: a record that says one of these twice contradicts itself.
+    reward: _Reward | None = None
+    mask_sample: _MaskSample | None = None
+    capture: _Capture | None = msgspec.field(default=None, name=keys.MODEL_CALL_CAPTURE)
+    observations: _Observations | None = msgspec.field(default=None, name=keys.AGENT_OBSERVATIONS)
+    perf: _Perf | None = msgspec.field(default=None, name=keys.PERF)
 
 
 _RECORD = msgspec.json.Decoder(_Record, dec_hook=_identity_hook)
@@ -176,11 +224,13 @@ def read_line(line: Line) -> RecordFacts | Problem:
         return Problem(reason="not UTF-8", error=type(error).__name__)
     met = _once.met
     met.clear()
+    _once.parts = 0
     try:
         record = _RECORD.decode(line)
     except msgspec.DecodeError:
         return _read_by_parts(bytes(line))
-    if len(set(met)) != len(met):
+    # A key met twice; or one met and then, by a null after it, taken back.
+    if len(set(met)) != len(met) or (record.trajectory is None and "trajectory" in met):
         return _read_by_parts(bytes(line))
     problems: list[Problem] = []
     return RecordFacts(
@@ -247,6 +297,7 @@ def _response(raw: Raw | None) -> _Response | None:
 def _trajectory(raw: Raw | None) -> tuple[evidence.TrajectoryRecord | None, Problem | None]:
     if raw is None or bytes(raw) == b"null":
         return None, None
+    _once.parts = 0
     try:
         return _TRAJECTORY.decode(raw), None
     except msgspec.DecodeError:
@@ -261,11 +312,11 @@ def _plainly_valid(item: _Item) -> bool:
     """Return True only for items that `records.conversation` accepts; False sends the trajectory to it."""
     kind = item.type
     if kind is None or kind == "message":
-        return item.role in MESSAGE_ROLES and bytes(item.content)[:1] in _TEXT_OR_LIST
+        return item.role in MESSAGE_ROLES and memoryview(item.content)[0] in _TEXT_OR_LIST
     if kind not in ITEM_TYPES:
         return False
     if kind in _NAMED:
-        return item.call_id is not None and item.name is not None and bytes(item.arguments)[:1] == b'"'
+        return item.call_id is not None and item.name is not None and memoryview(item.arguments)[0] == _QUOTE
     return item.call_id is not None or not kind.endswith("_output")
 
 
@@ -303,13 +354,34 @@ def _text(value: _Identity | None, key: str, problems: list[Problem]) -> str | N
     return None
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """An object as its keys and values, none left out."""
+
+    def value(self, key: str) -> Any:
+        return next((value for name, value in reversed(self) if name == key), None)
+
+    def repeated(self) -> list[str]:
+        names = [name for name, _ in self]
+        return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
 def _repeated_keys(line: bytes) -> list[str]:
-    """Return the keys that the checks read and that occur more than once in the outermost object."""
-    outermost: list[str] = []
-
-    def note(items: list[tuple[str, Any]]) -> None:
-        outermost[:] = [key for key, _ in items]
-
-    # Objects end inside out, so the last one noted is the outermost. Numbers are not looked at: some do not fit.
-    json.loads(line, object_pairs_hook=note, parse_int=len, parse_float=len)
-    return [key for key in _READ_KEYS if outermost.count(key) > 1]
+    """Return the paths of keys that occur more than once in an object of the record's own, payloads left out."""
+    # Numbers are not looked at: some do not fit.
+    record = json.loads(line, object_pairs_hook=_Pairs, parse_int=len, parse_float=len)
+    found: list[str] = record.repeated()
+    trajectory = record.value(keys.TRAJECTORY)
+    if not isinstance(trajectory, _Pairs):
+        return found
+    found += [f"{keys.TRAJECTORY}.{name}" for name in trajectory.repeated()]
+    for name in _TRAJECTORY_LISTS:
+        parts = trajectory.value(name)
+        for at, part in enumerate(parts if isinstance(parts, list) else ()):
+            if not isinstance(part, _Pairs):
+                continue
+            where = f"{keys.TRAJECTORY}.{name}[{at}]"
+            found += [f"{where}.{key}" for key in part.repeated()]
+            for inner in _CALL_PARTS:
+                if isinstance(value := part.value(inner), _Pairs):
+                    found += [f"{where}.{inner}.{key}" for key in value.repeated()]
+    return found

@@ -78,11 +78,12 @@ def has_tool_call(payload: JsonValue) -> bool:
     pending = [value_of(payload)]
     while pending:
         value = pending.pop()
-        if isinstance(value, list):
-            pending.extend(value)
-        elif isinstance(value, dict):
+        container = type(value)
+        if container is list:
+            pending += value
+        elif container is dict:
             kind = value.get("type")
-            if (isinstance(kind, str) and kind in TOOL_CALL_TYPES) or value.get("tool_calls"):
+            if (type(kind) is str and kind in TOOL_CALL_TYPES) or value.get("tool_calls"):
                 return True
     return False
 

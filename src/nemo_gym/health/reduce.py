@@ -5,11 +5,13 @@ Records of different runs or shards never meet: everything that compares records
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
 
 from nemo_gym.health import registry
 from nemo_gym.health.evaluate import Outcome
@@ -101,21 +103,23 @@ def _scope(outcome: Outcome, place: Place) -> str:
 
 
 def flag_duplicates(digests: list[RolloutDigest], ignored: Iterable[str]) -> list[RolloutDigest]:
-    """Return the digests with a finding on every copy of an identity that occurs more than once."""
+    """Put a finding on every copy of an identity that occurs more than once, in place; `digests` are ordered."""
     if registry.DUPLICATE_IDENTITY in ignored:
         return digests
-    counts = Counter(_identity(digest) for digest in digests)
-    flagged = []
-    for digest in digests:
-        count = counts[_identity(digest)]
-        if count < 2:
-            flagged.append(digest)
-            continue
-        subject = _subject(digest.task_index, digest.rollout_index, digest.rollout_id)
-        finding = Finding(check=registry.DUPLICATE_IDENTITY, subject=subject, detail={"duplicate_count": count})
-        findings = tuple(sorted((*digest.findings, finding), key=lambda item: _ORDER[item.check]))
-        flagged.append(replace(digest, findings=findings, verdict=Verdict.UNHEALTHY))
-    return flagged
+    start = 0
+    for _, copies in itertools.groupby(digests, key=_identity):
+        count = sum(1 for _ in copies)
+        for position in range(start, start + count if count > 1 else start):
+            digests[position] = _as_duplicate(digests[position], count)
+        start += count
+    return digests
+
+
+def _as_duplicate(digest: RolloutDigest, count: int) -> RolloutDigest:
+    subject = _subject(digest.task_index, digest.rollout_index, digest.rollout_id)
+    finding = Finding(check=registry.DUPLICATE_IDENTITY, subject=subject, detail={"duplicate_count": count})
+    findings = tuple(sorted((*digest.findings, finding), key=lambda item: _ORDER[item.check]))
+    return msgspec.structs.replace(digest, findings=findings, verdict=Verdict.UNHEALTHY)
 
 
 def _identity(digest: RolloutDigest) -> tuple[object, ...]:
@@ -129,61 +133,61 @@ def _key(value: IdentityValue | None) -> tuple[int, int, str]:
     return (1, value, "") if isinstance(value, int) else (2, 0, value)
 
 
-def ordered(digests: Iterable[RolloutDigest]) -> list[RolloutDigest]:
-    """Return the digests by task, rollout, stage, and then by where they came from."""
-    return sorted(
-        digests,
-        key=lambda item: (
-            _key(item.task_index),
-            _key(item.rollout_index),
-            _key(item.stage_index),
-            item.scope,
-            item.source_file,
-            item.line,
-        ),
-    )
+def ordered(digests: list[RolloutDigest]) -> list[RolloutDigest]:
+    """Order the digests by task, rollout, stage, and then by where they came from, in place.
+
+    One stable sort per part, last part first: a key of all parts would take more memory than the digests.
+    """
+    digests.sort(key=lambda item: item.line)
+    digests.sort(key=lambda item: item.source_file)
+    digests.sort(key=lambda item: item.scope)
+    digests.sort(key=lambda item: _key(item.stage_index))
+    digests.sort(key=lambda item: _key(item.rollout_index))
+    digests.sort(key=lambda item: _key(item.task_index))
+    return digests
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    name: str
-    repeats: list[Repeat]
-
-
-def _tasks(digests: Iterable[RolloutDigest]) -> list[_Task]:
-    """Return the tasks in report order; a task's name says its scope when there are several."""
-    groups: dict[tuple[Any, str], list[RolloutDigest]] = defaultdict(list)
-    for digest in digests:
-        groups[_key(digest.task_index), digest.scope].append(digest)
-    several_scopes = len({scope for _, scope in groups if scope}) > 1
-    tasks = []
-    for (_, scope), members in sorted(groups.items(), key=lambda item: item[0]):
-        name = str(members[0].task_index)
-        tasks.append(_Task(f"{scope}/{name}" if several_scopes and scope else name, repeats_of(members)))
-    return tasks
+def _tasks(digests: Sequence[RolloutDigest]) -> Iterator[tuple[str, list[Repeat]]]:
+    """Yield name and repeats of each task, in report order; the name says its scope when there are several."""
+    several_scopes = len({digest.scope for digest in digests if digest.scope}) > 1
+    for _, members in itertools.groupby(digests, key=lambda item: _key(item.task_index)):
+        scopes: dict[str, list[RolloutDigest]] = defaultdict(list)
+        for digest in members:
+            scopes[digest.scope].append(digest)
+        for scope, own in sorted(scopes.items()):
+            name = str(own[0].task_index)
+            yield f"{scope}/{name}" if several_scopes and scope else name, repeats_of(own)
 
 
 def summary_of(digests: Sequence[RolloutDigest], ignored: Sequence[str]) -> JsonObject:
-    """Return `quality_summary.json` as an object; token totals are None when no record knows a count."""
-    tasks = _tasks(digests)
-    flags: list[list[str]] = [[] for _ in tasks]
+    """Return `quality_summary.json` as an object; token totals are None when no record knows a count.
+
+    `digests` are ordered.
+    """
     issues: Counter[str] = Counter(finding.check for digest in digests for finding in digest.findings)
+    unobserved: Counter[str] = Counter(check for digest in digests for check in digest.unobserved)
+    checks = {check: answer for check, answer in TASK_CHECKS.items() if check not in ignored}
+    tasks: JsonObject = {}
+    task_count = 0
+    for name, repeats in _tasks(digests):
+        task_count += 1
+        answers = {check: answer(repeats) for check, answer in checks.items()}
+        flags = [check for check, answer in answers.items() if answer]
+        issues.update(flags)
+        unobserved.update(check for check, answer in answers.items() if answer is None)
+        tasks[name] = {
+            "repeats": len(repeats),
+            **_verdict_counts(repeat.verdict for repeat in repeats),
+            "flags": flags,
+        }
     coverage: JsonObject = {}
     for check, spec in registry.CHECK_REGISTRY.items():
-        subjects = len(tasks) if spec.evaluation_scope is CheckScope.TASK else len(digests)
+        subjects = task_count if spec.evaluation_scope is CheckScope.TASK else len(digests)
         if check in ignored or not spec.in_verdict:
             coverage[check] = {"evaluated": 0, "unobserved": 0, "ignored": subjects}
-            continue
-        if check in TASK_CHECKS:
-            answers = [TASK_CHECKS[check](task.repeats) for task in tasks]
-            for task_flags, answer in zip(flags, answers, strict=True):
-                if answer:
-                    task_flags.append(check)
-                    issues[check] += 1
-            unobserved = sum(answer is None for answer in answers)
         else:
-            unobserved = sum(check in digest.unobserved for digest in digests)
-        coverage[check] = {"evaluated": subjects - unobserved, "unobserved": unobserved, "ignored": 0}
+            missed = unobserved[check]
+            coverage[check] = {"evaluated": subjects - missed, "unobserved": missed, "ignored": 0}
     return {
         "run": {
             "ignored_checks": sorted(ignored),
@@ -196,14 +200,7 @@ def summary_of(digests: Sequence[RolloutDigest], ignored: Sequence[str]) -> Json
             "issues": {check: issues[check] for check in registry.CHECK_REGISTRY},
             "stats": _stats(digests),
         },
-        "tasks": {
-            task.name: {
-                "repeats": len(task.repeats),
-                **_verdict_counts(repeat.verdict for repeat in task.repeats),
-                "flags": task_flags,
-            }
-            for task, task_flags in zip(tasks, flags, strict=True)
-        },
+        "tasks": tasks,
     }
 
 

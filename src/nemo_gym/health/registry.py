@@ -24,10 +24,96 @@ CONSISTENTLY_UNHEALTHY = "task_consistently_unhealthy"
 NO_SUCCESSFUL_CALLS = "task_no_successful_model_calls"
 
 
+_NO_OWNED_CALL = "the model calls were not observed, or no reference finds one"
+
+_MEANINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        CHECK_EXECUTION_ERROR: (
+            "Another check raised. That check is then unobserved, and the others go on.",
+            "the line cannot be read",
+        ),
+        RECORD_UNREADABLE: (
+            (
+                "The line is no JSON object, or a part of it that is there cannot be used: an invalid trajectory, an "
+                "identity of a wrong type, a key that stands twice."
+            ),
+            "never",
+        ),
+        DUPLICATE_IDENTITY: (
+            "Several records of one run share task, rollout and stage. Every copy has the finding.",
+            "the line cannot be read",
+        ),
+        MISSING_AGENT_TURNS: (
+            "The agent stated its turns, and none has content, a tool call or a model call.",
+            "the agent stated no turns",
+        ),
+        ENDED_ON_FAILED_CALL: (
+            (
+                "The last call to a model server failed. Last is by start; when outcomes are mixed and a start is "
+                "unknown nothing is said."
+            ),
+            "the model calls were not observed, or there is none",
+        ),
+        TURN_HOLLOW: (
+            "A turn has neither answer nor reasoning, and calls no tool.",
+            "the agent stated no turns",
+        ),
+        ZERO_COMPLETION_TOKENS: ("A call that was answered is said to have produced no token.", _NO_OWNED_CALL),
+        MISSING_TOKEN_COUNTS: (
+            (
+                "A call that was answered has no prompt or no completion count. A failed attempt and a refused context "
+                "owe none."
+            ),
+            _NO_OWNED_CALL,
+        ),
+        CAPTURE_MISMATCH: (
+            (
+                "A reference and the capture contradict each other: no call fits it, several do, or another invocation "
+                "owns it."
+            ),
+            "the model calls were not observed, or there is neither a reference nor a contradiction",
+        ),
+        CALL_FAILED: (
+            (
+                "Never: a call that failed and was retried is no defect of the evidence. The summary counts it. The id "
+                "is accepted where checks are ignored."
+            ),
+            "never",
+        ),
+        TOKEN_COUNT_MISMATCH: (
+            "The usage that the agent reports is not the sum over the calls it owns. Failed attempts add nothing.",
+            "a reference does not find exactly one call, a count is unknown, or the agent reports no usage",
+        ),
+        RUNAWAY_GENERATION: (
+            "A call ran into its token limit and shows nothing for it.",
+            _NO_OWNED_CALL + ", or the response of a call that ran into its limit was not saved",
+        ),
+        CONSISTENTLY_UNHEALTHY: (
+            "Every repeat of the task that has a verdict is unhealthy.",
+            "fewer than two repeats have a verdict",
+        ),
+        NO_SUCCESSFUL_CALLS: (
+            "No turn of any repeat names a call that succeeded.",
+            "a repeat does not know the calls of its turns completely",
+        ),
+    }
+)
+"""Check id -> what it finds, and when it is unobserved: the sentences that people read."""
+
+
 def _spec(
     check: str, scope: CheckScope, subject: CheckSubject, *reads: CheckInput, in_verdict: bool = True
 ) -> CheckSpec:
-    return CheckSpec(id=check, evaluation_scope=scope, subject=subject, reads=frozenset(reads), in_verdict=in_verdict)
+    finds, unobserved = _MEANINGS[check]
+    return CheckSpec(
+        id=check,
+        evaluation_scope=scope,
+        subject=subject,
+        reads=frozenset(reads),
+        in_verdict=in_verdict,
+        finds=finds,
+        unobserved=unobserved,
+    )
 
 
 _ROLLOUT, _TASK = CheckScope.ROLLOUT, CheckScope.TASK

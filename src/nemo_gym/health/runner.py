@@ -69,7 +69,7 @@ def run_health_checks(
     folder = paths[0].parent if output_dir is None else Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     digests = _digests(paths, ignored, workers or default_workers(), min_bytes_per_worker)
-    digests = reduce.ordered(reduce.flag_duplicates(digests, ignored))
+    digests = reduce.flag_duplicates(reduce.ordered(digests), ignored)
     result = HealthCheckResult(
         summary=reduce.summary_of(digests, ignored),
         rollouts=digests,

@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from nemo_gym.records.codec import JsonObject, JsonValue
 
 IdentityValue: TypeAlias = int | str
@@ -61,7 +63,7 @@ class CheckSpec:
     """One check as it is known outside: its id never changes its meaning.
 
     `in_verdict=False` is an id that is still accepted in ignore lists and has a row in the coverage, and no longer
-    runs.
+    runs. `finds` and `unobserved` say in a sentence what a finding means and what makes the check unobserved.
     """
 
     id: str
@@ -69,6 +71,8 @@ class CheckSpec:
     subject: CheckSubject
     reads: frozenset[CheckInput]
     in_verdict: bool = True
+    finds: str = ""
+    unobserved: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +93,7 @@ class Finding:
         return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutDigest:
+class RolloutDigest(msgspec.Struct, frozen=True, kw_only=True):
     """What health keeps of one record.
 
     Token counts are sums of known values, None when none is known. `successful_model_calls` counts calls that turns

@@ -39,17 +39,20 @@ SandboxOutcome: TypeAlias = Literal["completed", "failed", "timeout", "oom", "sa
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every evidence record."""
+    """Base of every evidence record.
+
+    The small ones, which hold no payload and so no cycle, are left out of garbage collection (`gc=False`).
+    """
 
 
-class ModelServerRef(Evidence, frozen=True, kw_only=True):
+class ModelServerRef(Evidence, frozen=True, kw_only=True, gc=False):
     """Which model server of the run."""
 
     type: Literal["responses_api_models"]
     name: str
 
 
-class ModelCallRef(Evidence, frozen=True, kw_only=True):
+class ModelCallRef(Evidence, frozen=True, kw_only=True, gc=False):
     """Names one captured call: by id, or by the exact pair of server and response id; all that is given must fit."""
 
     model_call_id: str | None = None
@@ -61,7 +64,7 @@ class ModelCallRef(Evidence, frozen=True, kw_only=True):
             raise ValueError("a model call reference needs `model_call_id`, or `model_ref` with `response_id`")
 
 
-class ObservationGap(Evidence, frozen=True, kw_only=True):
+class ObservationGap(Evidence, frozen=True, kw_only=True, gc=False):
     """A fact that is missing, and why. The three fields together are its identity."""
 
     code: str
@@ -162,7 +165,7 @@ class AgentObservationBundle(Evidence, frozen=True, kw_only=True):
         _check_no_parent_cycle({item.invocation_id: item.parent_invocation_id for item in invocations})
 
 
-class TrajectoryTokenStats(Evidence, frozen=True, kw_only=True):
+class TrajectoryTokenStats(Evidence, frozen=True, kw_only=True, gc=False):
     """Token counts of one call; `prompt_tokens` is the full prompt, of which `cached_tokens` is a part."""
 
     prompt_tokens: Count | None = None
@@ -172,7 +175,7 @@ class TrajectoryTokenStats(Evidence, frozen=True, kw_only=True):
     cached_tokens: Count | None = None
 
 
-class TrajectoryResponseMetadata(Evidence, frozen=True, kw_only=True):
+class TrajectoryResponseMetadata(Evidence, frozen=True, kw_only=True, gc=False):
     """Where a call's answer came from and how it ended."""
 
     response_id: str | None = None

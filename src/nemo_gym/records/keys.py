@@ -32,6 +32,7 @@ MODEL_CALL_CAPTURE = "ng_model_call_capture"
 AGENT_OBSERVATIONS = "ng_agent_observations"
 TRAJECTORY = "ng_trajectory"
 PERF = "ng_perf"
+PERF_DETAIL = "ng_perf_detail"
 EVIDENCE_KEYS = (MODEL_CALL_CAPTURE, AGENT_OBSERVATIONS, TRAJECTORY)
 PAYLOAD_KEYS = ("request", "response", "request_raw", "response_raw")
 
@@ -67,6 +68,7 @@ SESSION_ID_HEADER = "x-session-id"
 # Global configuration.
 OBSERVABILITY_ENABLED = "observability_enabled"
 MODEL_CALL_CAPTURE_DIR = "model_call_capture_dir"
+MODEL_CALL_CAPTURE_ARCHIVE = "model_call_capture_archive"
 
 # Environment of a server process.
 CONFIG_DICT_ENV = "NEMO_GYM_CONFIG_DICT"

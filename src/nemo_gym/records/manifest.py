@@ -35,7 +35,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of one run or one recorded shard. `created_at` is in Unix seconds."""
+    """The identity of one run or one recorded shard. `created_at` is in Unix seconds.
+
+    `executions` says how often a rollout was sent, as far as rows tell, for those sent more than once; it is written
+    before they are sent, and nothing depends on it.
+    """
 
     format_version: int = FORMAT_VERSION
     run_id: str

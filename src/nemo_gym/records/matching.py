@@ -34,6 +34,10 @@ def identity_of(value: Any) -> CallIdentity:
         return CallIdentity(
             value.model_call_id or None, None if ref is None else (ref.type, ref.name), value.response_id or None
         )
+    if type(value) is dict and "response_metadata" not in value:  # a captured call: by far the most frequent
+        server = value.get("model_ref")
+        if server is None:
+            return CallIdentity(_text(value.get("model_call_id")), None, _text(value.get("response_id")))
     get = _getter(value)
     metadata = get("response_metadata")
     second = get if metadata is None else _getter(metadata)

@@ -74,7 +74,7 @@ class ModelCallRecord(msgspec.Struct, kw_only=True):
 
         Without `include_payloads` the keys `request`, `response`, `request_raw`, `response_raw` are left out.
         """
-        dump: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        dump: dict[str, Any] = msgspec.structs.asdict(self)
         if self.model_ref is not None:
             dump["model_ref"] = {"type": self.model_ref.type, "name": self.model_ref.name}
         for name in exclude if include_payloads else (*exclude, *keys.PAYLOAD_KEYS):

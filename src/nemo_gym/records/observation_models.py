@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from nemo_gym.records.conversation import checked_item
 
@@ -29,7 +29,11 @@ def _conversation_item(item: object) -> dict[str, Any]:
     return checked_item(item.model_dump(mode="json") if isinstance(item, BaseModel) else item)
 
 
-ConversationItem: TypeAlias = Annotated[Any, BeforeValidator(_conversation_item)]
+ConversationItem: TypeAlias = Annotated[
+    Any,
+    BeforeValidator(_conversation_item),
+    WithJsonSchema({"type": "object", "description": "One item of the Responses API, as it is sent to a model."}),
+]
 """One item of the Responses API, as an object or as a model of it (kept as an object)."""
 
 

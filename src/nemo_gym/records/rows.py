@@ -14,8 +14,9 @@ from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import attempt_of, base_rollout_id, is_materialized_row
 
 _COPIED_TO_RESULT = (keys.AGENT_REF, keys.TASK_SOURCE, keys.SKILLS_REF, keys.ATTEMPT_INDEX, keys.ROLLOUT_ID)
-_EVIDENCE_FORBIDDEN_IN_EPISODE = (keys.TRAJECTORY, keys.MODEL_CALL_CAPTURE, keys.PERF)
+_EVIDENCE_FORBIDDEN_IN_EPISODE = (keys.TRAJECTORY, keys.MODEL_CALL_CAPTURE, keys.PERF, keys.PERF_DETAIL)
 _MAX_POSITIONS = 10
+_INDEX_LIMIT = 1 << 63
 
 
 class RolloutKey(NamedTuple):
@@ -29,7 +30,7 @@ class RolloutKey(NamedTuple):
 
 
 def rollout_key(row: Mapping[str, Any]) -> RolloutKey | None:
-    """Return the row's key, or None when it lacks an index or one is no whole number of at least 0."""
+    """Return the row's key, or None when it lacks an index or one is no whole number from 0 to below 2**63."""
     task, rollout = row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX)
     if not _is_index(task) or not _is_index(rollout):
         return None
@@ -139,7 +140,7 @@ def row_summary(row: Mapping[str, Any]) -> str:
 
 
 def _is_index(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INDEX_LIMIT
 
 
 def _is_episode_reply(reply: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ LIVE_STATES = frozenset({"preparing", "running"})
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """How many rollouts are where."""
+    """How many rollouts are where. `restored` of the succeeded and failed ones come from before a resume."""
 
     expected: int = 0
     succeeded: int = 0
@@ -27,6 +27,7 @@ class Counts(msgspec.Struct, kw_only=True):
     omitted: int = 0
     in_flight: int = 0
     pending: int = 0
+    restored: int = 0
 
 
 class RewardTotal(msgspec.Struct, kw_only=True):

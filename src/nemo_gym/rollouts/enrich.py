@@ -22,7 +22,9 @@ from nemo_gym.trajectory import (
     add_gap,
     attach_summary_calls,
     build_perf,
+    build_perf_detail,
     join_bundle,
+    owned_calls,
     payloads_are_redacted,
     project_record,
 )
@@ -36,6 +38,7 @@ def attach_evidence(
     rollout_latency_ms: float | None = None,
     include_payloads: bool = True,
     keep_captured_payloads: bool = False,
+    include_perf_detail: bool = False,
 ) -> JsonObject:
     """Put the evidence of one finished attempt on `result`, in place, and return it.
 
@@ -43,7 +46,8 @@ def attach_evidence(
     are; empty means observability is off: nothing is captured and there is no `ng_perf`, but what the agent returned
     is still projected. `rollout_latency_ms` is the measured wall clock around `/run`, or None. Without
     `include_payloads` no request or response body reaches the record. `keep_captured_payloads` leaves the bodies in
-    `ng_model_call_capture` too; they are the same objects as in the trajectory.
+    `ng_model_call_capture` too; they are the same objects as in the trajectory. `include_perf_detail` adds
+    a fifth attachment, `ng_perf_detail`, wherever there is `ng_perf`.
     """
     joined = _attach_and_join(
         row, result, capture_dirs, include_payloads=include_payloads and not payloads_are_redacted(result)
@@ -56,9 +60,15 @@ def attach_evidence(
         keep_captured_payloads=keep_captured_payloads,
     )
     result.pop(keys.PERF, None)
-    perf = build_perf(trajectory, rollout_latency_ms=rollout_latency_ms) if capture_dirs else None
+    result.pop(keys.PERF_DETAIL, None)
+    if trajectory is None or not capture_dirs:
+        return result
+    owners = owned_calls(trajectory)
+    perf = build_perf(trajectory, rollout_latency_ms=rollout_latency_ms, owners=owners)
     if perf is not None:
         result[keys.PERF] = perf
+        if include_perf_detail:
+            result[keys.PERF_DETAIL] = build_perf_detail(trajectory, owners=owners)
     return result
 
 

@@ -1,1 +1,46 @@
-"""See the package documentation."""
+"""For people who write agents: scripted scenarios with witnesses, and what an agent's evidence is worth in each.
+
+`gym conformance --agent NAME` runs them; `check_record` checks one saved record alone.
+"""
+
+from __future__ import annotations
+
+from nemo_gym.testing.comparison import ALL_ROWS, HEALTH, check_scenario, rows_that_apply
+from nemo_gym.testing.conformance import (
+    AGENT_INSTANCE,
+    COMPONENTS,
+    FULFILLED,
+    NOT_APPLICABLE,
+    NOT_FULFILLED,
+    ConformanceReport,
+    ScenarioResult,
+    format_report,
+    run_scenarios,
+)
+from nemo_gym.testing.evidence_rows import ROWS, check_record
+from nemo_gym.testing.scenarios import Scenario, row_of, scenarios, script_book
+from nemo_gym.testing.witness import WhatHappened, WitnessFile
+
+__all__ = [
+    "AGENT_INSTANCE",
+    "ALL_ROWS",
+    "COMPONENTS",
+    "FULFILLED",
+    "HEALTH",
+    "NOT_APPLICABLE",
+    "NOT_FULFILLED",
+    "ROWS",
+    "ConformanceReport",
+    "Scenario",
+    "ScenarioResult",
+    "WhatHappened",
+    "WitnessFile",
+    "check_record",
+    "check_scenario",
+    "format_report",
+    "row_of",
+    "rows_that_apply",
+    "run_scenarios",
+    "scenarios",
+    "script_book",
+]

@@ -7,6 +7,7 @@ from nemo_gym.trajectory.claude_compaction import CLAUDE_CODE, attach_summary_ca
 from nemo_gym.trajectory.join import join_bundle, join_observations
 from nemo_gym.trajectory.payloads import drop_captured_payloads, payloads_are_redacted
 from nemo_gym.trajectory.perf import build_perf, owned_calls
+from nemo_gym.trajectory.perf_detail import build_perf_detail
 from nemo_gym.trajectory.project import PROJECTION_ERRORS, add_gap, project_record, project_trajectory
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "add_gap",
     "attach_summary_calls",
     "build_perf",
+    "build_perf_detail",
     "drop_captured_payloads",
     "join_bundle",
     "join_observations",

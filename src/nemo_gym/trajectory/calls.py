@@ -153,7 +153,11 @@ def _overlay(below: Any, above: TrajectoryResponseMetadata | TrajectoryTokenStat
 
 
 def _first_known(raw: Mapping[str, Any], *names: str) -> Any:
-    return next((raw[name] for name in names if raw.get(name) is not None), None)
+    for name in names:
+        value = raw.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def _count(value: Any) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_gym.records.codec import JsonObject
@@ -21,13 +21,16 @@ _TOKEN_TOTALS = {
 
 
 def build_perf(
-    trajectory: JsonObject | TrajectoryRecord | None, *, rollout_latency_ms: Any = None
+    trajectory: JsonObject | TrajectoryRecord | None,
+    *,
+    rollout_latency_ms: Any = None,
+    owners: Mapping[int, str] | None = None,
 ) -> JsonObject | None:
     """Return the summary of a trajectory, or None when it is missing, invalid or without an invocation.
 
     `num_turns` sums, per invocation, its explicit turns, else its owned calls, else one. Token totals cover the owned
     calls that report the count; a total nobody reports is absent. `total_latency_ms` is the measured wall clock of
-    the rollout, absent when it was not measured.
+    the rollout, absent when it was not measured. `owners` spares working out again what `owned_calls` returned.
     """
     if not isinstance(trajectory, TrajectoryRecord):
         try:
@@ -36,7 +39,7 @@ def build_perf(
             return None
     if not trajectory.invocations:
         return None
-    owned = owned_calls(trajectory)
+    owned = owned_calls(trajectory) if owners is None else owners
     calls_of = Counter(owned.values())
     turns_of = Counter(turn.invocation_id for turn in trajectory.turns)
     names = {invocation.invocation_id for invocation in trajectory.invocations}

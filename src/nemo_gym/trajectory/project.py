@@ -167,8 +167,10 @@ def _read_bundle(observations: object, gaps: list[ObservationGap]) -> AgentObser
 def _read_capture(capture: object) -> tuple[Sequence[Mapping[str, Any]], list[ObservationGap]]:
     if capture is None:
         return [], []
-    attachment = msgspec.convert(capture, dict[str, Any])
-    calls = msgspec.convert(attachment.get("calls") or [], list[dict[str, Any]])
+    attachment = capture if type(capture) is dict else msgspec.convert(capture, dict[str, Any])
+    calls = attachment.get("calls") or []
+    if type(calls) is not list or any(type(call) is not dict for call in calls):  # converting copies every call
+        calls = msgspec.convert(calls, list[dict[str, Any]])
     gaps = []
     for entry in msgspec.convert(attachment.get("gaps") or [], list[Any]):
         try:
