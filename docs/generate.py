@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+from pydantic import TypeAdapter
+
 from nemo_gym.cli.main import COMMANDS
+from nemo_gym.health import CHECK_REGISTRY
+from nemo_gym.records import observation_models
 from nemo_gym.records.gaps import GAP_REGISTRY
+from nemo_gym.records.model_calls import ModelCallRecord
+from nemo_gym.testing import HEALTH, ROWS, scenarios
 
 DOCS = Path(__file__).parent
 
@@ -38,10 +48,42 @@ GAPS_HEAD = """\
 A gap is a typed statement that something was not observed. It blocks the checks that would have needed it, and says
 nothing about whether the task was solved. This page is made from the registry in `nemo_gym.records.gaps`; codes that
 are not in it are legal, and neutral.
-
-| code | meaning | scope | blocks | detail |
-|---|---|---|---|---|
 """
+
+
+CHECKS_HEAD = """\
+# What a health check finds
+
+`gym eval health-check RUN_DIR` looks at each saved record, and at nothing else: is the evidence complete, and does it
+agree with itself. Whether the task was solved is the verifier's to say. A rollout is unhealthy with any finding; else
+unobserved when a check could not be made because its evidence is missing; else healthy. This page is made from the
+registry in `nemo_gym.health`. `--ignore-checks ID,ID` leaves checks out; `--fail-on unhealthy` or `--fail-on
+unobserved` makes the exit code 4; `--junit FILE` writes the result for a build server.
+"""
+
+CONFORMANCE_HEAD = """\
+# What an agent's evidence is worth
+
+`gym conformance --agent NAME` plays scripted scenarios to an agent, with the real collector around it. The model, the
+tools and the verifier of the scenarios write down what really happened, and the records are held against that. The
+result is a table: for each scenario and each row below, fulfilled or not. A row that what happened does not call for
+is left out: an agent that never got an answer owes no turns. The exit code is 1 when a row that applies is not
+fulfilled; `--json` prints the report, `--output-dir DIR` keeps records, captures and what the witnesses wrote.
+
+`simple_agent` fulfils every row. [Write an agent that gives evidence](write-an-agent.md) is one that also retries and
+starts a subagent. From Python: `nemo_gym.testing`, where `check_record` checks one saved record alone.
+
+## Rows
+
+| row | what it is about |
+|---|---|
+"""
+
+SCHEMAS: dict[str, type] = {
+    "agent-observation-bundle.json": observation_models.AgentObservationBundle,
+    "trajectory.json": observation_models.TrajectoryRecord,
+    "model-call-record.json": ModelCallRecord,
+}
 
 
 def command_line_page() -> str:
@@ -66,18 +108,63 @@ def _block(path: tuple[str, ...]) -> str:
 
 
 def gaps_page() -> str:
-    """Return the page with every registered gap code."""
-    rows = []
+    """Return the page with a section for every registered gap code."""
+    parts = [GAPS_HEAD]
     for spec in GAP_REGISTRY.values():
-        blocks = ", ".join(sorted(str(item) for item in spec.blocks)) or "nothing"
-        detail = f"`{spec.detail}`" if spec.detail else ""
-        rows.append(f"| `{spec.code}` | {spec.meaning} | {spec.scope} | {blocks} | {detail} |\n")
-    return GAPS_HEAD + "".join(rows)
+        blocked = ", ".join(sorted(f"`{item}`" for item in spec.blocks))
+        effect = f"Blocks {blocked}." if blocked else "Blocks nothing."
+        if spec.contradicts:
+            effect += " It is a contradiction: `trajectory_capture_mismatch` finds it."
+        about = "one invocation" if spec.scope == "invocation" else "the rollout"
+        detail = f" Detail: `{spec.detail}`." if spec.detail else ""
+        parts.append(f"\n## {spec.code}\n\n{spec.meaning}\n\nAbout {about}. {effect}{detail}\n")
+    return "".join(parts)
 
 
-PAGES = {"command-line.md": command_line_page, "gaps.md": gaps_page}
+def checks_page() -> str:
+    """Return the page with a section for every check id."""
+    parts = [CHECKS_HEAD]
+    for spec in CHECK_REGISTRY.values():
+        reads = ", ".join(sorted(f"`{item.value}`" for item in spec.reads))
+        parts.append(
+            f"\n## {spec.id}\n\n{spec.finds}\n\n"
+            f"Unobserved: {spec.unobserved}.\n\n"
+            f"Evaluated per {spec.evaluation_scope.value}, about: {spec.subject.replace('_', ' ')}. Reads {reads}.\n"
+        )
+    return "".join(parts)
+
+
+def conformance_page() -> str:
+    """Return the page with every row and every scenario of the conformance kit."""
+    rows = [f"| {row} | {meaning} |\n" for row, meaning in ROWS.items()]
+    rows.append(f"| {HEALTH} | the findings of the health checks are those that what happened calls for |\n")
+    told = [f"| `{item.name}` | {item.meaning} |\n" for item in scenarios(subagent_tool="delegate")]
+    subagent = (
+        "\nThe scenario with a subagent is played when `--subagent-tool NAME` names the agent's tool that starts one.\n"
+    )
+    return CONFORMANCE_HEAD + "".join(
+        [*rows, "\n## Scenarios\n\n| scenario | what happens |\n|---|---|\n", *told, subagent]
+    )
+
+
+def schema_page(name: str) -> str:
+    """Return one JSON Schema, with the description of every field."""
+    kind = SCHEMAS[name]
+    schema = msgspec.json.schema(kind) if issubclass(kind, msgspec.Struct) else TypeAdapter(kind).json_schema()
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "command-line.md": command_line_page,
+    "gaps.md": gaps_page,
+    "checks.md": checks_page,
+    "conformance.md": conformance_page,
+    **{f"schemas/{name}": functools.partial(schema_page, name) for name in SCHEMAS},
+}
 
 
 if __name__ == "__main__":
     for name, make in PAGES.items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(make(), encoding="utf-8")

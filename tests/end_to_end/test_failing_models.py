@@ -35,7 +35,7 @@ def test_a_rate_limited_rollout_fails_and_a_resume_tries_it_again_under_keys_of_
     limited = {"error": {"status": 429, "message": "slow down", "retry_after": 0.01}}
     run = collect(gym, {"name": "s", "steps": [{"text": "Paris", "attempts": [limited]}]}, code=1)
     failures = records(run / "rollouts_failures.jsonl")
-    assert {row["failure_kind"] for row in failures} == {"agent_request_failed"}
+    assert {row["failure_kind"] for row in failures} == {"provider_unavailable"}
     # A resume tries them again, under keys of their own, and this time the model answers.
     gym.run(
         *("eval", "run", "--search-dir", REPOSITORY / "examples", "--resources-server", "capital_cities"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import pytest
 
 from nemo_gym.errors import ConfigError, DataError
 from nemo_gym.rollouts import RolloutAggregationConfig, RolloutAggregationHelper, RolloutCollectionHelper
+from nemo_gym.rollouts.accounting import Denominators
 from nemo_gym.rollouts.aggregation import aggregate_files
+from nemo_gym.rollouts.summary import aggregation_lines
 
 
 @pytest.fixture
@@ -43,13 +46,57 @@ async def test_shards_with_equal_indices_count_once_each_and_derived_files_not_a
     (run_folder / "rollouts-s7_reward_profiling.jsonl").write_text('{"_ng_task_index": 5}\n')
     for _ in range(2):
         summary = await aggregate_files(config(), own_config=servers.own_config)
-        assert (summary.records, summary.expected, summary.duplicates) == (4, 4, 0)
+        assert (summary.records, summary.denominators.expected, summary.duplicates) == (4, 4, 0)
     _, rows = servers.metric_requests[-1]
     assert [row["_ng_task_index"] for row in rows] == [0, 1, 2, 3]
     assert sorted(row["_ng_task_index"] for row in read_rows(run_folder / "all.jsonl")) == [0, 0, 1, 1]
     [entry] = json.loads((run_folder / "all_aggregate_metrics.json").read_text())
     assert entry["key_metrics"]["mean/reward"] == 0.5
     assert {group["_ng_shard"] for group in entry["group_level_metrics"]} == {"rollouts-s7", "rollouts-s8"}
+
+
+async def test_whatever_else_lies_in_the_folder_counts_for_nothing(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    row = {"_ng_task_index": 9, "_ng_rollout_index": 9, "agent_ref": {"name": "agent_a"}, "reward": 9}
+    line = json.dumps(row) + "\n"
+    for name in (
+        "rollouts-s7_reward_profiling.jsonl", "rollouts-s7.bak-20260101T000000.jsonl", ".rollouts-s7.jsonl.5.tmp",
+        "rollouts-s7.jsonl.upload.tmp", "rollouts-s7_rollout_verdicts.jsonl", "rollout_verdicts.jsonl", "notes.jsonl",
+    ):  # fmt: skip
+        (run_folder / name).write_text(line)
+    (run_folder / "rollouts-s7_agent_metrics.json").write_text("[]")
+    (run_folder / "quality_summary.json").write_text("{}")
+    (run_folder / "rollouts-folder.jsonl").mkdir()
+    for pattern in ("run/rollouts-*.jsonl", "run/rollouts-*", "run", "run/rollouts-s7.jsonl, run/rollouts-*.jsonl"):
+        settings = config().model_copy(update={"input_glob": pattern})
+        summary = await aggregate_files(settings, own_config=servers.own_config)
+        assert (summary.records, summary.duplicates, len(summary.shards)) == (4, 0, 2), pattern
+        assert summary.denominators == Denominators(scored=4, failed=0, omitted=0, missing=0)
+
+
+async def test_expected_is_scored_failed_omitted_and_missing_over_all_shards(servers, make_rows, run_folder):
+    head = SimpleNamespace(host="127.0.0.1", port=servers.head_port)
+
+    async def behave(row):
+        if row["_ng_task_index"] == 2:
+            await asyncio.Event().wait()
+        return (500, "boom") if row["_ng_task_index"] == 1 else {**row, "reward": 1.0}
+
+    servers.behaviours["agent_a"] = behave
+    for label, omitted in (("told", True), ("silent", False)):
+        completions = RolloutCollectionHelper().run_examples(
+            make_rows(4), head, route_failures_to_sidecar=True, record_output_dir=run_folder, record_shard=label,
+            record_omitted_rollouts=omitted, max_resident_tasks=1,
+        )  # fmt: skip
+        async with completions:
+            await next(completions)
+            await next(completions)
+    inventory = (run_folder / "rollouts-told_materialized_inputs.jsonl").read_bytes()
+    (run_folder / "rollouts-killed_materialized_inputs.jsonl").write_bytes(inventory)
+    summary = await aggregate_files(config(), own_config=servers.own_config)
+    assert summary.denominators == Denominators(scored=2, failed=2, omitted=2, missing=6)
+    assert summary.denominators.text() == "expected 12 = 2 scored + 2 failed + 2 omitted + 6 missing"
+    assert summary.denominators.text() in aggregation_lines(summary)
 
 
 async def test_chunks_of_one_evaluation_keep_their_indices(servers, run_folder):
@@ -97,7 +144,7 @@ async def test_missing_rollouts_of_shards_count_as_zero_when_asked(servers, make
     path = run_folder / "rollouts-s8.jsonl"
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
     summary = await aggregate_files(config(count_missing_rollouts_as_zero=True), own_config=servers.own_config)
-    assert (summary.records, summary.expected, summary.imputed) == (3, 4, 1)
+    assert (summary.records, summary.denominators.expected, summary.imputed) == (3, 4, 1)
     sent = [row["reward"] for _, rows in servers.metric_requests[-1:] for row in rows]
     assert sorted(sent) == [0, 0, 0, 1]
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from nemo_gym.errors import (
 )
 from nemo_gym.records.manifest import decode_manifest
 from nemo_gym.rollouts.collect import collect_run
+from nemo_gym.rollouts.prepare import input_rows
 from nemo_gym.rollouts.rollout_collection import RolloutCollectionHelper, get_max_rollout_attempts
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store import RunFiles, shard_files
@@ -292,6 +294,77 @@ async def test_rows_are_read_as_they_are_needed(servers, collect, input_file):
     assert summary.status.counts.succeeded == 2000
     assert servers.most_in_flight <= 16
     assert [row["q"] for row in servers.received] == list(range(2000))
+
+
+async def test_a_rollout_that_takes_too_long_fails_and_is_tried_again_on_resume(servers, collect):
+    async def behave(row):
+        if row["q"] == 1:
+            await asyncio.Event().wait()
+        return {**row, "reward": 1.0}
+
+    servers.behaviours["agent_a"] = behave
+    summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=0.3)
+    assert summary.status.failures == {"transport_timeout": 1}
+    assert summary.status.counts.failed_final == 0
+    await asyncio.sleep(0)
+    servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
+    summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=5.0, resume_from_cache=True)
+    assert summary.status.state == "completed"
+
+
+async def test_run_from_config_returns_results_and_failures_sorted(servers, input_file, tmp_path, monkeypatch):
+    servers.behaviours["agent_a"] = lambda row: (500, "x") if row["q"] == 1 else {**row, "reward": 1.0}
+    monkeypatch.setattr("nemo_gym.rollouts.rollout_collection._own_config", lambda: servers.own_config)
+    config = RolloutCollectionConfig(
+        input_jsonl_fpath=str(input_file), output_jsonl_fpath=str(tmp_path / "r.jsonl"), disable_aggregation=True,
+        route_failures_to_sidecar=True,
+    )  # fmt: skip
+    records = await RolloutCollectionHelper().run_from_config(config)
+    assert keys_of(records) == [(0, 0), (1, 0), (2, 0)]
+    assert ["_ng_failure_class" in record for record in records] == [False, True, False]
+    streaming = config.model_copy(update={"retain_results_in_memory": False})
+    assert await RolloutCollectionHelper().run_from_config(streaming) == []
+
+
+async def test_runs_in_one_folder_keep_their_own_health_reports_and_no_stale_one(servers, collect, tmp_path):
+    folder = tmp_path / "out"
+    await collect(disable_health_check=False)
+    assert not (folder / "rollouts_quality_summary.json").exists()
+    await collect(output_jsonl_fpath=str(folder / "rollouts-b.jsonl"), disable_health_check=False)
+    own = json.loads((folder / "rollouts-b_quality_summary.json").read_text())
+    assert own == json.loads((folder / "quality_summary.json").read_text())
+    await collect(output_jsonl_fpath=str(folder / "rollouts-b.jsonl"))
+    assert not (folder / "rollouts-b_quality_summary.json").exists()
+    assert not (folder / "quality_summary.json").exists()
+
+
+async def test_an_interrupt_while_rows_are_prepared_leaves_the_earlier_run_alone(
+    servers, collect, input_file, monkeypatch
+):
+    await collect()
+    before = {path: path.read_bytes() for path in collect.files.derived() if path.exists()}
+    reached, go = threading.Event(), threading.Event()
+
+    def slow_rows(path, limit):
+        for number, row in enumerate(input_rows(path, limit)):
+            if number == 1:
+                reached.set()
+                assert go.wait(20)
+            yield row
+
+    monkeypatch.setattr("nemo_gym.rollouts.run_setup.input_rows", slow_rows)
+    servers.received.clear()
+    running = asyncio.ensure_future(collect())
+    await asyncio.to_thread(reached.wait, 20)
+    running.cancel()
+    await asyncio.sleep(0)
+    assert not running.done(), "the lock is held until nothing writes any more"
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert servers.received == []
+    assert before == {path: path.read_bytes() for path in collect.files.derived() if path.exists()}
+    assert not list(collect.files.folder.glob("*.tmp"))
 
 
 SCRIPT = """

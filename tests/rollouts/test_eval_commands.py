@@ -192,6 +192,23 @@ def test_health_check_and_profile_of_a_run(servers, gym, rows_file):
     assert "6 of 6 rollouts, 6 tasks" in out
 
 
+def test_profile_refuses_missing_rollouts_unless_they_are_allowed(servers, gym, rows_file, tmp_path):
+    gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/r.jsonl", "--num-repeats", "2", gym.head)
+    path = tmp_path / "run" / "r.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    code, out, err = gym("eval", "profile", "--rollouts", "run/r.jsonl")
+    assert (code, out) == (2, ""), err
+    assert "allow_partial_rollouts" in err
+    assert "Traceback" not in err
+    code, out, err = gym("eval", "profile", "--rollouts", "run/r.jsonl", "++allow_partial_rollouts=True")
+    assert code == 0, err
+    assert "11 of 12 rollouts, 6 tasks" in out
+    lines = (tmp_path / "run" / "r_reward_profiling.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["missing_num_rollouts"] for line in lines) == [0, 0, 0, 0, 0, 1]
+    for name in ("r_agent_metrics.json", "r_repeat_level_metrics.json"):
+        assert isinstance(json.loads((tmp_path / "run" / name).read_text()), list)
+
+
 def test_a_shard_resumes_with_the_command_that_the_specification_prints_A18(
     servers, gym, make_rows, tmp_path, read_rows
 ):

@@ -18,7 +18,7 @@ from nemo_gym.rollouts.progress import duration_text
 from nemo_gym.rollouts.run_progress import RunProgress, read_progress
 
 INCOMPLETE_EXIT_CODE = 3
-COLUMNS = ("run", "state", "done", "masked", "failed", "pending", "mean reward", "rate", "left")
+COLUMNS = ("run", "state", "done", "masked", "failed", "omitted", "pending", "mean reward", "rate", "left")
 
 
 def command(
@@ -101,6 +101,7 @@ def _row(run: RunProgress) -> list[object]:
         _done(counts.succeeded, counts.expected),
         counts.masked,
         counts.failed,
+        counts.omitted,
         counts.pending + counts.in_flight,
         _reward(mean_reward(status)),
         "" if rate is None else f"{rate * 60:.1f}/min",
@@ -118,6 +119,7 @@ def _total(runs: Sequence[RunProgress]) -> list[object]:
         _done(sum(each.succeeded for each in counts), sum(each.expected for each in counts)),
         sum(each.masked for each in counts),
         sum(each.failed for each in counts),
+        sum(each.omitted for each in counts),
         sum(each.pending + each.in_flight for each in counts),
         _reward(reward),
         "",
@@ -126,11 +128,11 @@ def _total(runs: Sequence[RunProgress]) -> list[object]:
 
 
 def _rate(status: RunStatus) -> float | None:
-    """Return rollouts per second since the run began. A resumed run counts what earlier ones did as well."""
+    """Return rollouts per second since the run began or was resumed; what was there before does not count."""
     end = status.finished_at or status.updated_at
     seconds = end - status.started_at
-    done = status.counts.succeeded + status.counts.failed
-    return done / seconds if done and seconds > 0 else None
+    done = status.counts.succeeded + status.counts.failed - status.counts.restored
+    return done / seconds if done > 0 and seconds > 0 else None
 
 
 def _name(run: RunProgress) -> str:

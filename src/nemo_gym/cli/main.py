@@ -36,7 +36,13 @@ COMMANDS: Mapping[tuple[str, ...], Target] = {
     ("eval", "aggregate"): Target("nemo_gym.cli.eval_aggregate:command", "Compute metrics over the files of a run"),
     ("eval", "health-check"): Target("nemo_gym.cli.eval_health_check:command", "Check the evidence of a run"),
     ("eval", "profile"): Target("nemo_gym.cli.eval_profile:command", "Show rewards task by task"),
+    ("capture", "ls"): Target("nemo_gym.cli.capture_ls:command", "List captured rollouts"),
+    ("capture", "show"): Target("nemo_gym.cli.capture_show:command", "Show the calls of a rollout, or one call"),
+    ("capture", "check"): Target("nemo_gym.cli.capture_check:command", "Look for damage and missing calls"),
+    ("capture", "seal"): Target("nemo_gym.cli.capture_seal:seal_command", "Compress finished captures"),
+    ("capture", "unseal"): Target("nemo_gym.cli.capture_seal:unseal_command", "Undo `seal`"),
     ("dataset", "make"): Target("nemo_gym.cli.dataset_make:command", "Make tasks with an environment's generator"),
+    ("conformance",): Target("nemo_gym.cli.conformance:command", "Show which rows of evidence an agent fulfils"),
     ("list",): Target("nemo_gym.cli.listing:list_command", "List environments, agents, models and more"),
     ("search",): Target("nemo_gym.cli.listing:search_command", "Find an environment, agent or model by words"),
 }
@@ -44,6 +50,7 @@ COMMANDS: Mapping[tuple[str, ...], Target] = {
 GROUPS: Mapping[str, str] = {
     "env": "Start, stop and check environments",
     "eval": "Run evaluations and look at their results",
+    "capture": "Look into captured model calls",
     "dataset": "Make datasets of tasks",
 }
 
@@ -78,6 +85,13 @@ def run(arguments: Sequence[str]) -> int:
     except GymError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.filename is None:
+            raise
+        # A file that cannot be read or written is the user's to fix, whichever command met it.
+        reason = error.strerror or type(error).__name__
+        print(f"Error: `{error.filename}`: {reason[:1].lower()}{reason[1:]}.", file=sys.stderr)
+        return 2
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -34,7 +34,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wra
         narrow = [
             min(width, _WRAPPED) if name == wrapped else width for name, width in zip(columns, widths, strict=True)
         ]
-        if sum(narrow) + 2 * len(narrow) <= shutil.get_terminal_size().columns:
+        if sum(narrow) + 3 * len(narrow) <= shutil.get_terminal_size().columns:
             _print_drawn(columns, cells, wrapped)
         else:
             _print_blocks(columns, cells)

@@ -24,7 +24,7 @@ from nemo_gym.config.names import (
 from nemo_gym.config.roots import INSTALL_ROOT
 from nemo_gym.config.servers import ServerBlock, almost_instance, looks_like_instance, referenced
 from nemo_gym.errors import ConfigError, nearest_name
-from nemo_gym.records.keys import MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
+from nemo_gym.records.keys import MODEL_CALL_CAPTURE_ARCHIVE, MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
 
 _TYPO_CUTOFF = 0.85
 _READ_BY_INTERPOLATION = re.compile(r"\$\{(?:oc\.select:)?\s*([A-Za-z_]\w*)")
@@ -162,10 +162,13 @@ def port_problems(blocks: Sequence[ServerBlock], head: Mapping[Any, Any]) -> lis
 
 
 def check_capture_settings(settings: Mapping[Any, Any]) -> None:
-    """Check the two capture keys of the global configuration (A1). Raises `ConfigError`; touches no disk."""
+    """Check the capture keys of the global configuration (A1). Raises `ConfigError`; touches no disk."""
     enabled = settings.get(OBSERVABILITY_ENABLED)
     if enabled not in (None, True, False):
         raise ConfigError(f"`{OBSERVABILITY_ENABLED}` must be `true` or `false`, not `{enabled}`.")
+    archive = settings.get(MODEL_CALL_CAPTURE_ARCHIVE)
+    if archive is not None and str(archive).lower() not in ("none", "zstd"):
+        raise ConfigError(f"`{MODEL_CALL_CAPTURE_ARCHIVE}` must be `none` or `zstd`, not `{archive}`.")
     if not enabled:
         return
     directory = settings.get(MODEL_CALL_CAPTURE_DIR)

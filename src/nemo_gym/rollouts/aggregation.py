@@ -10,26 +10,30 @@ import asyncio
 import functools
 import glob
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nemo_gym.errors import ConfigError, GymError, HeadServerUnreachableError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
 from nemo_gym.records.rows import agent_name_of, rollout_key
+from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import failed_keys, failures_as_zero, missing_as_zero
 from nemo_gym.rollouts.head import fetch_config_async, head_address
-from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows, sortable
+from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
 from nemo_gym.rollouts.topology import AGENTS, Topology
 from nemo_gym.store.atomic import staged, write_atomic
 from nemo_gym.store.jsonl import decode_line, read_lines, read_objects
+from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.rollout_store import read_manifest
-from nemo_gym.store.run_files import RunFiles, rollouts_files
+from nemo_gym.store.row_index import Place, RowIndex
+from nemo_gym.store.run_files import MATERIALIZED, RunFiles, find_rollouts_files, rollouts_files
 
 logger = logging.getLogger(__name__)
 
@@ -37,25 +41,16 @@ AGGREGATED_NAME = "aggregated.jsonl"
 _SHARD = "_ng_shard"
 
 
-class Place(NamedTuple):
-    """Where a row that counts is: which file, and its bytes there."""
-
-    task: Any
-    rollout: Any
-    file: int
-    offset: int
-    length: int
-
-
 @dataclass(slots=True)
 class AggregationSummary:
-    """What was aggregated. `expected` is None when no materialized inputs are there to tell."""
+    """What was aggregated. Without the inventory of `without_inventory` files their missing rollouts are unknown."""
 
     shards: list[Path]
     records: int = 0
     duplicates: int = 0
-    failures: int = 0
-    expected: int | None = None
+    failed_tries: int = 0
+    without_inventory: int = 0
+    denominators: Denominators = Denominators(scored=0, failed=0, omitted=0, missing=0)  # noqa: RUF009 - frozen
     imputed: int = 0
     metrics: list[JsonObject] = field(default_factory=list)
     metrics_path: Path | None = None
@@ -82,7 +77,7 @@ async def aggregate_files(config: RolloutAggregationConfig, *, own_config: Mappi
     output = RunFiles(config.output_jsonl_fpath)
     shards = matching_shards(config.input_glob, output.rollouts)
     summary = AggregationSummary(shards)
-    merge = _Merge(shards, summary)
+    merge = _Merge(shards, summary, _without_results(config.input_glob))
     await asyncio.to_thread(merge.scan)
     output.folder.mkdir(parents=True, exist_ok=True)
     if config.merge_shards:
@@ -105,15 +100,35 @@ async def aggregate_files(config: RolloutAggregationConfig, *, own_config: Mappi
 
 
 def matching_shards(patterns: str, output: Path) -> list[Path]:
-    """Return the rollouts files that comma-separated globs name, without derived files and the output itself."""
+    """Return the rollouts files that comma-separated globs name, without derived files and the output itself.
+
+    A glob that names a folder means the rollouts files in it.
+    """
     found: list[Path] = []
-    for pattern in patterns.split(","):
-        found.extend(Path(match) for match in sorted(glob.glob(pattern.strip(), recursive=True)))  # noqa: PTH207 - absolute patterns too
+    for match in _matches(patterns):
+        found.extend(find_rollouts_files(match))
     own = output.absolute()
     shards = [path for path in rollouts_files(found) if path.absolute() != own and path.is_file()]
     if not shards:
         raise ConfigError(f"`{patterns}` matches no rollouts file, seen from `{Path.cwd()}`")
     return shards
+
+
+def _without_results(patterns: str) -> list[RunFiles]:
+    """Return the shards that were killed before their rollouts file was there: all that they owe is missing."""
+    found = []
+    for match in _matches(patterns):
+        for path in sorted(match.glob(f"*{MATERIALIZED}.jsonl")) if match.is_dir() else [match]:
+            if path.stem.endswith(MATERIALIZED):
+                files = RunFiles(path.with_name(f"{path.stem.removesuffix(MATERIALIZED)}.jsonl"))
+                if not files.rollouts.exists():
+                    found.append(files)
+    return found
+
+
+def _matches(patterns: str) -> Iterator[Path]:
+    for pattern in patterns.split(","):
+        yield from map(Path, sorted(glob.glob(pattern.strip(), recursive=True)))  # noqa: PTH207 - absolute ones too
 
 
 def default_output(patterns: str) -> Path:
@@ -124,41 +139,42 @@ def default_output(patterns: str) -> Path:
 class _Merge:
     """Two passes over the shards: find what counts, then read it again where it lies. Only keys stay in memory."""
 
-    def __init__(self, shards: list[Path], summary: AggregationSummary) -> None:
+    def __init__(self, shards: list[Path], summary: AggregationSummary, without_results: list[RunFiles]) -> None:
         self._shards = shards
+        self._without_results = without_results
         self._summary = summary
         self._runs = [_run_of(path) for path in shards]
-        self._places: list[Place] = []
+        self._places = RowIndex()
         self._clash = False
         self._dense: dict[tuple[str, Any], int] = {}
         self._shard_of_dense: dict[int, str] = {}
 
     def scan(self) -> None:
         """Find the rows that count, and whether two runs use the same indices."""
-        seen: set[tuple[str, str, Any, Any]] = set()
-        run_of_key: dict[tuple[str, Any, Any], str] = {}
-        expected: int | None = None
+        seen: dict[tuple[str, str], RolloutKeySet] = defaultdict(RolloutKeySet)
+        of_server: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
+        ledger = Ledger()
         for number, path in enumerate(self._shards):
             for record, offset, length in self._records(path):
                 server, run = _server_of(record), str(record.get(keys.RUN_ID) or self._runs[number])
-                task, rollout = record.get(keys.TASK_INDEX), record.get(keys.ROLLOUT_INDEX)
-                if (server, run, task, rollout) in seen and rollout_key(record) is not None:
-                    self._summary.duplicates += 1
-                    continue
-                seen.add((server, run, task, rollout))
-                if run_of_key.setdefault((server, task, rollout), run) != run:
-                    self._clash = True
-                self._places.append(Place(task, rollout, number, offset, length))
-            files = RunFiles(path)
-            if files.materialized.exists():
-                expected = (expected or 0) + sum(1 for _ in read_lines(files.materialized))
-            if files.failures.exists():
-                self._summary.failures += sum(
-                    1 for row in read_objects(files.failures) if not row.get(keys.OMITTED_ROLLOUT)
-                )
-        self._places.sort(key=lambda place: (sortable(place.task), sortable(place.rollout), place.file, place.offset))
+                key = rollout_key(record)
+                if key is not None:
+                    if key in seen[server, run]:
+                        self._summary.duplicates += 1
+                        continue
+                    self._clash = self._clash or key in of_server[server]
+                    seen[server, run].add(key)
+                    of_server[server].add(key)
+                ledger.scored(run, record)
+                place = Place(record.get(keys.TASK_INDEX), record.get(keys.ROLLOUT_INDEX), number, offset, length)
+                self._places.add(place)
+            ledger.read_beside(RunFiles(path), self._runs[number])
+        for files in self._without_results:
+            ledger.read_beside(files, _run_of(files.rollouts))
         self._summary.records = len(self._places)
-        self._summary.expected = expected
+        self._summary.denominators = ledger.denominators()
+        self._summary.failed_tries = ledger.failed_tries
+        self._summary.without_inventory = ledger.without_inventory
 
     def write(self, target: Path) -> None:
         """Write the rows that count, unchanged, sorted by task and rollout."""

@@ -68,12 +68,14 @@ class RunStatusTracker:
     def restore_success(self, label: str, *, reward: float | None, masked: bool) -> None:
         """Count a success that an earlier run saved."""
         self.status.counts.pending -= 1
+        self.status.counts.restored += 1
         self._count_success(label, reward, masked)
 
     def restore_failure(self, label: str, kind: str) -> None:
         """Count an earlier failure that will not be tried again."""
         counts = self.status.counts
         counts.pending -= 1
+        counts.restored += 1
         counts.failed += 1
         counts.failed_final += 1
         self._count_failure(label, kind)

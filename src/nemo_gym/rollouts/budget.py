@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 
 _SAMPLES_FOR_MARGIN = 5
 _MARGIN_QUANTILE = 0.75
+_TOLERATED_GROWTH = 0.02
 
 
 class DispatchLatencyTracker:
     """Durations of the rollouts that finished, in seconds, and how many were refused for lack of time."""
 
     def __init__(self) -> None:
-        self._seconds: list[float] = []
+        self._seconds = array("d")
+        self._ordered: list[float] = []
         self._drained = 0
 
     def record(self, seconds: float) -> None:
@@ -33,19 +36,19 @@ class DispatchLatencyTracker:
 
     def quantile(self, q: float) -> float | None:
         """Return the linearly interpolated quantile in seconds, None without observations."""
-        if not self._seconds:
-            return None
-        ordered = sorted(self._seconds)
-        position = q * (len(ordered) - 1)
-        low = math.floor(position)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+        return _quantile(sorted(self._seconds), q)
 
     def drain_margin(self, configured: float | None) -> float | None:
         """Return the margin in seconds: the configured one, else p75 once five rollouts finished, else None."""
         if configured is not None:
             return configured
-        return self.quantile(_MARGIN_QUANTILE) if len(self._seconds) >= _SAMPLES_FOR_MARGIN else None
+        count = len(self._seconds)
+        if count < _SAMPLES_FOR_MARGIN:
+            return None
+        # Asked before each rollout: sorting all durations each time would make a long run slower and slower.
+        if count - len(self._ordered) > len(self._ordered) * _TOLERATED_GROWTH:
+            self._ordered = sorted(self._seconds)
+        return _quantile(self._ordered, _MARGIN_QUANTILE)
 
     def summary(self) -> str:
         """Return median, p90, p99 and maximum, their sum, and how many were not started."""
@@ -57,6 +60,15 @@ class DispatchLatencyTracker:
         ]
         drained = f"; {self._drained} not started for lack of time" if self._drained else ""
         return f"rollout time {', '.join(parts)}; {_duration(sum(self._seconds))} in all{drained}"
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float | None:
+    if not ordered:
+        return None
+    position = q * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def _duration(seconds: float) -> str:

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_gym.capture import capture_archive_from_config
 from nemo_gym.errors import ConfigError
 from nemo_gym.records.keys import MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
 
 
 class CaptureSettings(NamedTuple):
-    """The directories to read captures from, none when observability is off; and a warning for the user, or ""."""
+    """The directories to read captures from, none when observability is off; and a warning for the user, or "".
+
+    `archive`: a capture is sealed once its rollout's record is written.
+    """
 
     capture_dirs: list[Path]
     warning: str
+    archive: bool = False
 
 
 def reconciled(servers: Mapping[str, Any], own: Mapping[str, Any]) -> CaptureSettings:
@@ -49,4 +54,4 @@ def reconciled(servers: Mapping[str, Any], own: Mapping[str, Any]) -> CaptureSet
         raise ConfigError(
             f"the running servers have `{OBSERVABILITY_ENABLED}` without `{MODEL_CALL_CAPTURE_DIR}`; restart with both"
         )
-    return CaptureSettings([Path(str(directory))], "")
+    return CaptureSettings([Path(str(directory))], "", archive=capture_archive_from_config({**servers, **own}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from nemo_gym.records.status import RunStatus
 from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.capture_owner import claim
-from nemo_gym.rollouts.capture_settings import reconciled
+from nemo_gym.rollouts.capture_settings import CaptureSettings, reconciled
 from nemo_gym.rollouts.dispatch import Completions, Dispatch
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.execute import RolloutExecutor
@@ -34,11 +36,13 @@ from nemo_gym.rollouts.run_setup import PreparedRun, RunSetup
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.rollouts.topology import Topology
 from nemo_gym.store.jsonl import read_objects
+from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.lock import RunLock
 from nemo_gym.store.run_files import RunFiles
 
 # Without a limit of its own a run is limited by the connections to one host; this many more wait in memory.
 _RESIDENT_WITHOUT_LIMIT = 2048
+_RARE_COLLECTIONS = (50_000, 20, 50)
 
 
 @dataclass(slots=True)
@@ -93,7 +97,7 @@ async def collect_run(
             prompt=prompt,
             prompt_digest=prompt_digest,
         )
-        prepared = await asyncio.to_thread(setup.prepare)
+        prepared = await _prepared(setup)
         if prepared.manifest.kind == "eval":
             for directory in capture.capture_dirs:
                 shared = await asyncio.to_thread(
@@ -101,8 +105,9 @@ async def collect_run(
                 )
                 if shared:
                     observer.note(f"Warning: {shared}")
-        collection = EvalCollection(config, prepared, router, capture.capture_dirs, observer)
-        await collection.collect()
+        collection = EvalCollection(config, prepared, router, capture, observer)
+        with rare_collections():
+            await collection.collect()
         report = await report_run(config, prepared, router, collection.tracker.status, observer)
         tracker = collection.tracker
         tracker.aggregated(report.aggregation)
@@ -112,6 +117,29 @@ async def collect_run(
             summary.records = await asyncio.to_thread(saved_records, files)
     check_outcome(config, tracker.status)
     return summary
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect cyclic garbage rarely: rows and records are trees, which need none of it, and walking them costs."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_RARE_COLLECTIONS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+async def _prepared(setup: RunSetup) -> PreparedRun:
+    """Prepare in a thread; a cancellation ends the thread first, so that nothing is written without the lock."""
+    work = asyncio.ensure_future(asyncio.to_thread(setup.prepare))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        setup.stop()
+        await asyncio.wait({work})
+        work.exception()
+        raise
 
 
 def _find_input(path: str) -> Path:
@@ -126,7 +154,7 @@ class EvalCollection:
         config: RolloutCollectionConfig,
         prepared: PreparedRun,
         router: Router,
-        capture_dirs: list[Path],
+        capture: CaptureSettings,
         observer: CollectionObserver,
     ) -> None:
         self._config = config
@@ -156,7 +184,7 @@ class EvalCollection:
             client=self._client,
             router=router,
             run_id=manifest.run_id,
-            evidence=EvidencePolicy(capture_dirs=capture_dirs, attach=True),
+            evidence=EvidencePolicy(capture_dirs=capture.capture_dirs, attach=True, seal_captures=capture.archive),
             route_failures=config.route_failures_to_sidecar,
             typed_failures=False,
             recorder=self._recorder,
@@ -221,22 +249,24 @@ class EvalCollection:
 
     def _restore_counts(self) -> None:
         prepared, tracker = self._prepared, self.tracker
-        for label in prepared.labels.values():
-            tracker.expect(label)
+        for label, rollouts in prepared.inventory.counts().items():
+            tracker.expect(label, rollouts)
         if not prepared.resumed:
             return
         plan = prepared.plan
         if plan.done:
-            counted = set()
+            counted = RolloutKeySet()
             for record in read_objects(prepared.files.rollouts):
                 key = rollout_key(record)
                 if key is not None and key not in counted:
                     counted.add(key)
                     masked = bool(record.get("mask_sample"))
-                    tracker.restore_success(prepared.labels[key], reward=reward_of(record), masked=masked)
-        for key in (plan.terminal | plan.exhausted) - plan.done:
-            if key in prepared.labels:
-                tracker.restore_failure(prepared.labels[key], plan.last_kind[key])
+                    label = prepared.inventory.label_of(key) or "?"
+                    tracker.restore_success(label, reward=reward_of(record), masked=masked)
+        for key in plan.terminal | plan.exhausted:
+            owing = None if key in plan.done else prepared.inventory.label_of(key)
+            if owing is not None:
+                tracker.restore_failure(owing, plan.last_kind[key])
 
 
 def check_outcome(config: RolloutCollectionConfig, status: RunStatus) -> None:

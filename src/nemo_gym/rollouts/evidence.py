@@ -5,7 +5,7 @@ File work happens in threads; what is attached is decided in `enrich`.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,15 @@ from nemo_gym.capture import (
     CaptureStore,
     await_model_call_capture_quiescence,
     clear_model_call_captures_for_rollouts,
+    seal_rollout,
 )
 from nemo_gym.errors import BoundaryError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import rollout_id_of
 from nemo_gym.rollouts.enrich import attach_evidence
+from nemo_gym.rollouts.lane import Lane
+from nemo_gym.trajectory import payloads_are_redacted
 
 QUIESCENCE_TIMEOUT_S = 5.0
 
@@ -33,7 +36,7 @@ class EvidencePolicy:
 
     `capture_dirs` is empty when observability is off. `attach` puts capture, trajectory and performance on results;
     `keep_captured_payloads` leaves bodies in `ng_model_call_capture` after the projection; `delete_captures` removes a
-    capture once its calls are on the record.
+    capture once its calls are on the record; `seal_captures` compresses it once the record is written.
     """
 
     capture_dirs: Sequence[Path] = field(default_factory=tuple)
@@ -41,6 +44,9 @@ class EvidencePolicy:
     include_payloads: bool = True
     keep_captured_payloads: bool = False
     delete_captures: bool = False
+    seal_captures: bool = False
+    _clearing: Lane = field(default_factory=Lane, init=False, repr=False)
+    _attaching: Lane = field(default_factory=Lane, init=False, repr=False)
 
     @property
     def captures(self) -> bool:
@@ -54,7 +60,9 @@ class EvidencePolicy:
     async def clear_before(self, row: JsonObject) -> None:
         """Remove any capture of exactly the id that is about to be dispatched (C11)."""
         try:
-            await asyncio.to_thread(clear_model_call_captures_for_rollouts, [row], self.capture_dirs)
+            await self._clearing.run(
+                functools.partial(clear_model_call_captures_for_rollouts, [row], self.capture_dirs)
+            )
         except OSError as error:
             raise BoundaryError(
                 f"an older capture of rollout `{rollout_id_of(row)}` cannot be removed ({error}); "
@@ -67,7 +75,7 @@ class EvidencePolicy:
         if rollout_id is not None:
             for directory in self.capture_dirs:
                 await await_model_call_capture_quiescence(CaptureStore(directory), rollout_id, QUIESCENCE_TIMEOUT_S)
-        await asyncio.to_thread(
+        attach = functools.partial(
             attach_evidence,
             row,
             result,
@@ -75,11 +83,16 @@ class EvidencePolicy:
             rollout_latency_ms=latency_ms,
             include_payloads=self.include_payloads,
             keep_captured_payloads=self.keep_captured_payloads,
+            include_perf_detail=True,
         )
+        await self._attaching.run(attach)
 
     def may_delete(self, result: Mapping[str, Any]) -> bool:
-        """Return whether the capture is redundant: every call was read, and projected, with its bodies."""
-        if not self.delete_captures:
+        """Return whether the capture is redundant: every call was read, and projected, with its bodies.
+
+        Evidence whose bodies are withheld (`multimodal_history_redacted`) leaves the capture as their only place.
+        """
+        if not self.delete_captures or payloads_are_redacted(result):
             return False
         capture, trajectory = result.get(keys.MODEL_CALL_CAPTURE), result.get(keys.TRAJECTORY)
         if not isinstance(capture, Mapping) or not isinstance(trajectory, Mapping) or capture.get("gaps"):
@@ -88,7 +101,11 @@ class EvidencePolicy:
 
     async def delete_after(self, row: JsonObject) -> None:
         """Remove the capture of this attempt, whose calls are on a durable record."""
-        await asyncio.to_thread(clear_model_call_captures_for_rollouts, [row], self.capture_dirs)
+        await self._clearing.run(functools.partial(clear_model_call_captures_for_rollouts, [row], self.capture_dirs))
+
+    async def seal_after(self, row: JsonObject) -> None:
+        """Compress the capture of this attempt, whose record is written."""
+        await self._clearing.run(functools.partial(seal_rollout, row, self.capture_dirs))
 
 
 def _gap_code(gap: object) -> object:

@@ -147,10 +147,14 @@ class RolloutExecutor:
         if self._evidence.concerns(result):
             await self._evidence.attach_to(row, result, latency_ms=seconds * 1000)
         outcome = self._complete(row, target, result)
-        if self._evidence.may_delete(result):
+        # A withdrawn result is in no file, and a typed failure does not carry the calls.
+        kept = not result.get(keys.NO_PERSIST) if self._recorder is not None else outcome is result
+        if kept and self._evidence.may_delete(result):
             if self._recorder is not None:
                 await self._recorder.durable()
             await self._evidence.delete_after(row)
+        elif self._evidence.seal_captures:
+            await self._evidence.seal_after(row)
         return outcome
 
     def _complete(self, row: JsonObject, target: Target, result: JsonObject) -> Outcome:

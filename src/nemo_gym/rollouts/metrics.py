@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from nemo_gym.errors import ConfigError
@@ -13,10 +14,12 @@ from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode, encode
 from nemo_gym.records.rows import agent_name_of
 from nemo_gym.rollouts.run_client import FailedRunError, RunClient
+from nemo_gym.store.row_index import Place, RowIndex
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 3600.0
+_PIECE = 1 << 18
 _BULKY = frozenset({keys.RESPONSES_CREATE_PARAMS, *keys.EVIDENCE_KEYS, keys.ROLLOUT_FAILURE, keys.PRIOR_FAILURES})
 _KEPT_OF_RESPONSE = ("usage", "incomplete_details")
 _FIELDS = ("agent_metrics", "key_metrics", "group_level_metrics", "repeat_level_metrics")
@@ -29,24 +32,43 @@ class MetricsSource(Protocol):
         """Return the URL, None when metrics are computed here; raises ConfigError for an unknown server."""
 
 
-@dataclass(slots=True)
 class MetricRows:
-    """The rows of one server, encoded at once so that thousands of them stay small."""
+    """The rows of one server, without their bulky fields, in a temporary file: a million of them cost little memory."""
 
-    server: str
-    agent: str | None = None
-    rows: list[tuple[Any, Any, bytes]] = field(default_factory=list)
-    agents: set[str] = field(default_factory=set)
+    def __init__(self, server: str, agent: str | None = None) -> None:
+        self.server = server
+        self.agent = agent
+        self.agents: set[str] = set()
+        self._spool = tempfile.TemporaryFile(prefix="gym-metrics-")  # noqa: SIM115 - closed with this object
+        self._places = RowIndex()
+        self._size = 0
 
-    def body(self) -> bytes:
-        """Return the request, rows sorted by task and rollout."""
-        self.rows.sort(key=lambda item: (sortable(item[0]), sortable(item[1])))
-        return b'{"verify_responses":[' + b",".join(row for _, _, row in self.rows) + b"]}"
+    def __len__(self) -> int:
+        return len(self._places)
 
+    def add(self, task: Any, rollout: Any, row: bytes) -> None:
+        """Take one encoded row in."""
+        self._spool.write(row)
+        self._places.add(Place(task, rollout, 0, self._size, len(row)))
+        self._size += len(row)
 
-def sortable(index: Any) -> tuple[int, Any]:
-    """Return what orders indices: whole numbers first, by value, then anything else by its text."""
-    return (0, index) if isinstance(index, int) else (1, str(index))
+    def rows(self) -> Iterator[bytes]:
+        """Yield the encoded rows, sorted by task and rollout."""
+        self._spool.flush()
+        for place in self._places:
+            yield os.pread(self._spool.fileno(), place.length, place.offset)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the request piece by piece."""
+        piece = bytearray(b'{"verify_responses":[')
+        for number, row in enumerate(self.rows()):
+            if number:
+                piece += b","
+            piece += row
+            if len(piece) >= _PIECE:
+                yield bytes(piece)
+                piece.clear()
+        yield bytes(piece + b"]}")
 
 
 def slim_row(record: Mapping[str, Any]) -> JsonObject:
@@ -67,7 +89,7 @@ def grouped_rows(records: Iterable[Mapping[str, Any]]) -> dict[str, MetricRows]:
         group = groups.setdefault(server, MetricRows(server, agent))
         if agent is not None:
             group.agents.add(agent)
-        group.rows.append((record.get(keys.TASK_INDEX), record.get(keys.ROLLOUT_INDEX), encode(slim_row(record))))
+        group.add(record.get(keys.TASK_INDEX), record.get(keys.ROLLOUT_INDEX), encode(slim_row(record)))
     return groups
 
 
@@ -96,18 +118,17 @@ async def aggregate_groups(
 async def _metrics_of(
     group: MetricRows, source: MetricsSource | None, client: RunClient | None, notes: list[str]
 ) -> JsonObject:
-    body = group.body()
     url = None if source is None or client is None else source.metrics_url(group.server, group.agent)
     if url is not None and client is not None:
         try:
-            answer = await client.post_json(url, body, timeout_s=REQUEST_TIMEOUT_S)
+            answer = await client.post_json(url, group.body(), timeout_s=REQUEST_TIMEOUT_S)
         except FailedRunError as error:
             notes.append(f"metrics of `{group.server}` are computed here, without the server's own: {error}")
         else:
             if isinstance(answer, dict):
                 return answer
             notes.append(f"`{url}` answered no object; metrics of `{group.server}` are computed here")
-    return await asyncio.to_thread(local_metrics, decode(body)["verify_responses"])
+    return await asyncio.to_thread(local_metrics, [decode(row) for row in group.rows()])
 
 
 def local_metrics(rows: list[JsonObject]) -> JsonObject:

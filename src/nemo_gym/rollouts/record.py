@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSet
 from typing import Any
 
 from nemo_gym.errors import RecordingError
@@ -35,7 +35,7 @@ class RunRecorder:
         *,
         run_id: str,
         tracker: RunStatusTracker,
-        done: set[RolloutKey],
+        done: MutableSet[RolloutKey],
         max_attempts: int,
         truncate: bool,
     ) -> None:

@@ -21,11 +21,13 @@ from nemo_gym.records.manifest import (
     Source,
     encode_manifest,
 )
+from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.execute import RolloutExecutor
 from nemo_gym.rollouts.record import RunRecorder
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.store.atomic import staged, write_atomic
+from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.lock import RunLock
 from nemo_gym.store.rollout_store import read_manifest
 from nemo_gym.store.run_files import RunFiles
@@ -181,7 +183,7 @@ class ShardRun:
             self.files,
             run_id=self.run_id,
             tracker=tracker,
-            done=set(),
+            done=RolloutKeySet(),
             max_attempts=self._max_attempts,
             truncate=True,
         )
@@ -220,14 +222,16 @@ def prefixed_rollout_id(row: Mapping[str, Any], run_id: str) -> str:
 def write_materialized(path: Path, rows: Iterable[JsonObject]) -> Materialized:
     """Write rows as a materialized file, atomically and durably; return its digest and counts."""
     digest = hashlib.sha256()
-    tasks: set[Any] = set()
+    tasks = RolloutKeySet()
     count = 0
     with staged(path) as file:
         for row in rows:
             line = encode_line({key: value for key, value in row.items() if key != keys.ATTEMPT_INDEX})
             digest.update(line)
             file.write(line)
-            tasks.add(row.get(keys.TASK_INDEX))
+            key = rollout_key(row)
+            if key is not None:
+                tasks.add(RolloutKey(key.task, 0))
             count += 1
     return Materialized(sha256=digest.hexdigest(), rows=count, tasks=len(tasks))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from nemo_gym.records.failures import JUDGE_INVALID, count_label, is_attempt, is
 from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.store.atomic import staged
 from nemo_gym.store.jsonl import LineAppender, read_objects
+from nemo_gym.store.key_set import Inventory, RolloutKeySet
 from nemo_gym.store.run_files import RunFiles
 
 _REUSE = "reuse_cached_deliverable"
@@ -21,10 +22,14 @@ _INVALID_JUDGE = "invalid_judge_response"
 
 @dataclass(slots=True)
 class ResumePlan:
-    """Which rollouts are done or must not be tried again; everything else is owed. Empty for a fresh run."""
+    """Which rollouts are done or must not be tried again; everything else is owed. Empty for a fresh run.
 
-    done: set[RolloutKey] = field(default_factory=set)
+    `attempts` counts failed tries, `tries` all that began and left a row without success, interrupted ones included.
+    """
+
+    done: RolloutKeySet = field(default_factory=RolloutKeySet)
     attempts: dict[RolloutKey, int] = field(default_factory=dict)
+    tries: dict[RolloutKey, int] = field(default_factory=dict)
     terminal: set[RolloutKey] = field(default_factory=set)
     exhausted: set[RolloutKey] = field(default_factory=set)
     last_kind: dict[RolloutKey, str] = field(default_factory=dict)
@@ -48,11 +53,16 @@ class ResumePlan:
             row[_REUSE] = self.reusable[key]
         return row
 
-    def text(self, expected: Collection[RolloutKey]) -> str:
+    def executions(self) -> dict[str, int]:
+        """Return how often each rollout was sent, the one that is owed now included, for those sent more than once."""
+        sent = {str(key): tries + (key in self.done or self.is_owed(key)) for key, tries in sorted(self.tries.items())}
+        return {key: times for key, times in sent.items() if times > 1}
+
+    def text(self, expected: Inventory) -> str:
         """Return the lines that say what a resume found."""
         owed = sum(1 for key in expected if self.is_owed(key))
-        failed, final = len(self.attempts.keys() - self.done), len(self.terminal - self.done)
-        spent = len(self.exhausted - self.done - self.terminal)
+        failed, final = _outside(self.attempts, self.done), _outside(self.terminal, self.done)
+        spent = sum(key not in self.done and key not in self.terminal for key in self.exhausted)
         return (
             f"resuming: {len(expected)} rollouts, {len(self.done)} done, {failed} with earlier failures "
             f"({final} final, {spent} out of attempts), {owed} to run"
@@ -71,7 +81,7 @@ def plan_resume(
     A success is done for ever, whatever its reward and whatever the sidecar says. A failed try counts as an attempt;
     omitted tries and errors that ended a run do not.
     """
-    plan = ResumePlan(done=set(done))
+    plan = ResumePlan(done=RolloutKeySet(done))
     for row in sidecar:
         key = rollout_key(row)
         if key is None:
@@ -81,6 +91,8 @@ def plan_resume(
         seconds = observed_elapsed(row)
         if seconds is not None:
             plan.elapsed[key] = seconds
+        if not row.get(keys.DISPATCH_DRAINED):
+            plan.tries[key] = plan.tries.get(key, 0) + 1
         if not is_attempt(row):
             continue
         attempt = plan.attempts.get(key, 0)
@@ -133,6 +145,10 @@ def migrate_invalid_judge_main_rows(output: str | Path) -> int:
                 file.write(encode_line(row))
     files.rollouts.chmod(mode)
     return len(moved)
+
+
+def _outside(keys: Iterable[RolloutKey], done: RolloutKeySet) -> int:
+    return sum(key not in done for key in keys)
 
 
 def _try_of(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +15,14 @@ from nemo_gym.errors import DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object
 from nemo_gym.records.failures import is_terminal_failure, observed_elapsed
-from nemo_gym.records.identity import rollout_id_of, rollout_id_problem
-from nemo_gym.records.rows import check_recordable
-from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
+from nemo_gym.rollouts.budget import DispatchLatencyTracker
 from nemo_gym.rollouts.capture_settings import reconciled
-from nemo_gym.rollouts.dispatch import Completions, Dispatch
-from nemo_gym.rollouts.evidence import EvidencePolicy
-from nemo_gym.rollouts.execute import RolloutExecutor
+from nemo_gym.rollouts.dispatch import Completions
+from nemo_gym.rollouts.examples import ExampleOptions, dispatch_examples
 from nemo_gym.rollouts.head import HeadAddress, fetch_config, head_address
 from nemo_gym.rollouts.prepare import RowPreparer, expand_rows, row_text
-from nemo_gym.rollouts.record import RunRecorder
-from nemo_gym.rollouts.recorded_run import PlainRun, ShardRun, new_run_id, prefixed_rollout_id
-from nemo_gym.rollouts.rollout_recovery import configuration_of
 from nemo_gym.rollouts.route import Router
-from nemo_gym.rollouts.run_client import DEFAULT_CONNECTION_RETRIES, RunClient
+from nemo_gym.rollouts.run_client import DEFAULT_CONNECTION_RETRIES
 from nemo_gym.rollouts.settings import (
     E2ERolloutCollectionConfig,
     RolloutAggregationConfig,
@@ -38,7 +30,6 @@ from nemo_gym.rollouts.settings import (
     SharedRolloutCollectionConfig,
 )
 from nemo_gym.rollouts.topology import SourceResolver, Topology
-from nemo_gym.store.run_files import shard_files
 
 if TYPE_CHECKING:
     from nemo_gym.servers.server_client import ServerClient
@@ -85,72 +76,36 @@ class RolloutCollectionHelper(BaseModel):
         Raises ValueError at the call, before anything is sent or written: no head server, rows that have no route or
         cannot be recorded, options that contradict each other.
         """
-        recording = _check_options(
-            record_output_dir, record_shard, record_omitted_rollouts, max_resident_tasks,
-            enrich=enrich_results, payloads=include_model_call_payloads, delete=delete_model_call_capture,
-        )  # fmt: skip
-        if recording:
-            check_recordable(examples)
+        options = ExampleOptions(
+            semaphore=semaphore,
+            route_failures=route_failures_to_sidecar,
+            max_resident_tasks=max_resident_tasks,
+            dispatch_budget_s=dispatch_budget_s,
+            drain_margin_s=drain_margin_s,
+            latency_tracker=latency_tracker,
+            enrich_results=enrich_results,
+            include_payloads=include_model_call_payloads,
+            delete_captures=delete_model_call_capture,
+            output_dir=record_output_dir,
+            shard=record_shard,
+            record_omitted=record_omitted_rollouts,
+            connection_retries=connection_retries,
+        )
+        options.check(examples)
         own = _own_config()
         topology = Topology(fetch_config(_address(head_server_config, own)))
-        capture = reconciled(topology.config, own)
-        if capture.warning and (enrich_results or recording):
-            logger.warning("%s", capture.warning)
         if environment_server_name is not None:
             for row in examples:
                 row[keys.ENVIRONMENT_SERVER] = environment_server_name
         self.resolve_task_sources(examples, topology.config, topology=topology)
-        router = Router(topology, environment_server_name=environment_server_name)
-        labels = Counter(router.target(row).label for row in examples)
-
-        evidence = EvidencePolicy(
-            capture_dirs=capture.capture_dirs,
-            attach=enrich_results or recording,
-            include_payloads=include_model_call_payloads,
-            keep_captured_payloads=include_model_call_payloads,
-            delete_captures=delete_model_call_capture,
-        )
-        client = RunClient(connection_retries=connection_retries)
-        latencies = latency_tracker or DispatchLatencyTracker()
-        make_executor = functools.partial(
-            RolloutExecutor,
-            client=client,
-            router=router,
-            evidence=evidence,
-            route_failures=route_failures_to_sidecar,
-            typed_failures=enrich_results or recording,
-            record_omitted=record_omitted_rollouts,
-            semaphore=semaphore,
-            budget=DispatchBudget(dispatch_budget_s, margin=drain_margin_s, latencies=latencies),
-            latencies=latencies,
-        )
-        total, start_on_next = len(examples), max_resident_tasks is None
-        if not recording:
-            _check_ids(examples, prefix="")
-            plain = PlainRun(client, make_executor(run_id=new_run_id()))
-            dispatch = Dispatch(examples, plain, max_resident=max_resident_tasks, total=total)
-            return Completions(dispatch, total=total, start_on_next=start_on_next)
-
-        assert record_output_dir is not None
-        assert record_shard is not None
-
-        def executor_for(recorder: RunRecorder, run_id: str) -> RolloutExecutor:
-            return make_executor(run_id=run_id, recorder=recorder)
-
-        shard = ShardRun(
-            shard_files(record_output_dir, record_shard),
-            shard=record_shard,
-            rows=examples,
-            labels=labels,
-            configuration=configuration_of(None, router.reached_instances()),
-            client=client,
-            executor_for=executor_for,
-            max_attempts=get_max_rollout_attempts(),
+        return dispatch_examples(
+            examples,
+            options,
+            Router(topology, environment_server_name=environment_server_name),
+            capture_dirs=_capture_dirs(topology.config, own, needed=options.enriching),
+            max_attempts=get_max_rollout_attempts,
             gym_version=_version(),
         )
-        _check_ids(examples, prefix=shard.run_id)
-        dispatch = Dispatch(shard.dispatched_rows(), shard, max_resident=max_resident_tasks, total=total)
-        return Completions(dispatch, total=total, start_on_next=start_on_next, on_empty=shard.record_empty)
 
     def preprocess_examples(
         self,
@@ -233,47 +188,11 @@ def loads_jsonl_line(raw: str | bytes, fpath: str | Path, line_no: int) -> JsonO
         raise DataError(f"not a JSON object: {error}", path=fpath, line=line_no) from error
 
 
-def _check_options(
-    output_dir: str | Path | None,
-    shard: str | None,
-    omitted: bool,
-    max_resident: int | None,
-    *,
-    enrich: bool,
-    payloads: bool,
-    delete: bool,
-) -> bool:
-    """Return whether rollouts are recorded; raise ValueError for options that contradict each other."""
-    if (output_dir is None) != (shard is None):
-        raise ValueError("`record_output_dir` and `record_shard` go together: give both or neither")
-    recording = output_dir is not None
-    if shard is not None and output_dir is not None:
-        shard_files(output_dir, shard)
-    if omitted and not recording:
-        raise ValueError("`record_omitted_rollouts` needs `record_output_dir` and `record_shard`")
-    if max_resident is not None and max_resident < 1:
-        raise ValueError(f"`max_resident_tasks` must be at least 1, not {max_resident}")
-    if delete and not payloads:
-        raise ValueError(
-            "`delete_model_call_capture` needs `include_model_call_payloads`: otherwise the bodies would be lost"
-        )
-    if delete and not (enrich or recording):
-        raise ValueError(
-            "`delete_model_call_capture` needs `enrich_results` or a recording: nothing else keeps the calls"
-        )
-    return recording
-
-
-def _check_ids(rows: Sequence[JsonObject], *, prefix: str) -> None:
-    for position, row in enumerate(rows):
-        try:
-            problem = rollout_id_problem(prefixed_rollout_id(row, prefix)) if prefix else None
-            if problem is None:
-                rollout_id_of(row)
-        except (ValueError, TypeError) as error:
-            problem = str(error)
-        if problem is not None:
-            raise ValueError(f"row {position}: {problem}")
+def _capture_dirs(servers: Mapping[str, Any], own: Mapping[str, Any], *, needed: bool) -> Sequence[Path]:
+    capture = reconciled(servers, own)
+    if capture.warning and needed:
+        logger.warning("%s", capture.warning)
+    return capture.capture_dirs
 
 
 def _own_config() -> Mapping[str, Any]:

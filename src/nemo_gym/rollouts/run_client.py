@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -94,8 +95,8 @@ class RunClient:
             await asyncio.sleep(min(_FIRST_BACKOFF_S * 2**attempt, _MAX_BACKOFF_S))
             attempt += 1
 
-    async def post_json(self, url: str, payload: bytes, *, timeout_s: float) -> Any:
-        """POST already encoded JSON and return the decoded answer; raises FailedRunError like `post_run`."""
+    async def post_json(self, url: str, payload: bytes | AsyncIterator[bytes], *, timeout_s: float) -> Any:
+        """POST encoded JSON, whole or in pieces; return the decoded answer or raise FailedRunError like `post_run`."""
         try:
             async with self._opened().post(
                 url, data=payload, timeout=aiohttp.ClientTimeout(total=timeout_s)

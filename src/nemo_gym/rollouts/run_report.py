@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, encode_pretty
-from nemo_gym.records.rows import RolloutKey, rollout_key
+from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import AggregationState, RunStatus
+from nemo_gym.rollouts.accounting import Denominators
 from nemo_gym.rollouts.denominators import failed_keys, failures_as_zero, missing_as_zero, with_dataset_fields
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
 from nemo_gym.rollouts.progress import CollectionObserver
@@ -23,7 +25,8 @@ from nemo_gym.rollouts.run_setup import PreparedRun
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store.atomic import write_atomic
 from nemo_gym.store.jsonl import read_objects
-from nemo_gym.store.run_files import RunFiles
+from nemo_gym.store.key_set import RolloutKeySet
+from nemo_gym.store.run_files import RunFiles, find_rollouts_files
 
 
 @dataclass(slots=True)
@@ -73,21 +76,26 @@ async def report_run(
         report.aggregation = AggregationState(state="skipped")
     await asyncio.to_thread(write_coverage, files, status, report)
     if not config.disable_health_check and files.rollouts.exists():
-        await _check_health([files.rollouts], config, report)
+        await _check_health(files, config, report)
     return report
 
 
-async def _check_health(paths: list[Path], config: RolloutCollectionConfig, report: RunReport) -> None:
+async def _check_health(files: RunFiles, config: RolloutCollectionConfig, report: RunReport) -> None:
     from nemo_gym.health import format_health_report, run_health_checks  # a run without reports does not need it
 
     check = functools.partial(
         run_health_checks,
-        paths,
+        [files.rollouts],
         workers=config.health_check_workers,
         ignored_checks=tuple(config.health_check_ignored_checks),
     )
     try:
-        report.health = format_health_report(await asyncio.to_thread(check))
+        result = await asyncio.to_thread(check)
+        report.health = format_health_report(result)
+        if len(find_rollouts_files(files.folder)) > 1:
+            # The usual names are those of the folder's last run; with several runs each keeps its own as well.
+            for made, own in zip((result.summary_path, result.verdicts_path), files.health_reports(), strict=True):
+                await asyncio.to_thread(shutil.copyfile, made, own)
     except (GymError, OSError, ValueError) as error:
         report.notes.append(f"no health report: {error}")
 
@@ -95,19 +103,22 @@ async def _check_health(paths: list[Path], config: RolloutCollectionConfig, repo
 def write_coverage(files: RunFiles, status: RunStatus, report: RunReport) -> None:
     """Write how much of what is owed the run has, and how much of it the metrics cover."""
     counts = status.counts
+    parts = Denominators.of_counts(counts)
     coverage: dict[str, Any] = {
         "run_id": status.run_id,
-        "expected": counts.expected,
-        "succeeded": counts.succeeded,
+        "expected": parts.expected,
+        "scored": parts.scored,
+        "failed": parts.failed,
+        "omitted": parts.omitted,
+        "missing": parts.missing,
         "masked": counts.masked,
-        "missing": counts.expected - counts.succeeded,
+        "with_reward": status.reward.count,
         "failures": {
             "total": counts.failed,
             "final": counts.failed_final,
             "non_final": counts.failed - counts.failed_final,
             "by_kind": dict(sorted(status.failures.items())),
         },
-        "scored": status.reward.count,
         "imputed": report.imputed,
     }
     write_atomic(files.coverage, encode_pretty(coverage))
@@ -127,7 +138,7 @@ def _metric_rows(
 
 def imputed_rows(files: RunFiles, config: RolloutCollectionConfig, router: Router) -> Iterator[JsonObject]:
     """Yield the reward-0 rows that the settings ask for, ordered by task and rollout."""
-    done: set[RolloutKey] = set()
+    done = RolloutKeySet()
     carried: dict[str, set[str]] = {}
     if files.rollouts.exists():
         for record in read_objects(files.rollouts):
@@ -153,7 +164,7 @@ def imputed_rows(files: RunFiles, config: RolloutCollectionConfig, router: Route
 
 def first_of_each(records: Iterable[JsonObject]) -> Iterator[JsonObject]:
     """Yield the first result of each rollout; results without indices all count."""
-    seen: set[RolloutKey] = set()
+    seen = RolloutKeySet()
     for record in records:
         key = rollout_key(record)
         if key is None:

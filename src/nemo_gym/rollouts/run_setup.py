@@ -6,12 +6,15 @@ of an earlier run are set aside first. A resumed run reads them back and checks 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_gym.errors import ConfigError, ResumeRefusedError
+import msgspec
+
+from nemo_gym.errors import ConfigError, GymError, ResumeRefusedError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import is_materialized_row
@@ -26,24 +29,25 @@ from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store.atomic import sync_folder, write_atomic
 from nemo_gym.store.jsonl import read_objects, repair_tail
+from nemo_gym.store.key_set import Inventory
 from nemo_gym.store.rollout_store import read_manifest
-from nemo_gym.store.run_files import RunFiles
+from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles
 
 
 @dataclass(slots=True)
 class PreparedRun:
-    """A run on disk, ready to be dispatched. `labels` names each rollout's target and is the inventory."""
+    """A run on disk, ready to be dispatched. `inventory` is what it owes in all, and where each rollout is sent."""
 
     files: RunFiles
     manifest: RunManifest
-    labels: dict[RolloutKey, str]
+    inventory: Inventory
     plan: ResumePlan
     resumed: bool
     slowest_first: bool = False
 
     def owed(self) -> int:
         """Return how many rollouts are to be run now."""
-        return sum(1 for key in self.labels if self.plan.is_owed(key))
+        return sum(1 for key in self.inventory if self.plan.is_owed(key))
 
     def rows(self) -> Iterator[JsonObject]:
         """Yield the rows to dispatch, read from the materialized file as they are needed."""
@@ -57,6 +61,10 @@ class PreparedRun:
             key = rollout_key(row)
             if key is not None and self.plan.is_owed(key):
                 yield self.plan.prepared(row, key)
+
+
+class PreparationStoppedError(GymError):
+    """The run was interrupted before anything of it was sent."""
 
 
 class RunSetup:
@@ -83,6 +91,7 @@ class RunSetup:
         self._gym_version = gym_version
         self._prompt = prompt
         self._prompt_digest = prompt_digest
+        self._stopped = threading.Event()
         self._skills = None if config.skills is None else skills_ref_of(str(config.skills.get("path", "")))
 
     def prepare(self) -> PreparedRun:
@@ -96,19 +105,30 @@ class RunSetup:
             self._observer.note(f"nothing to resume: `{self._files.materialized}` does not exist; starting afresh")
         return self._fresh()
 
+    def stop(self) -> None:
+        """Make `prepare`, which runs in another thread, end soon without touching an earlier run."""
+        self._stopped.set()
+
+    def _check_stop(self) -> None:
+        if self._stopped.is_set():
+            raise PreparationStoppedError("the run was interrupted while it was prepared; nothing was sent")
+
     def _fresh(self) -> PreparedRun:
         source = Source(path=str(self._config.input_jsonl_fpath), sha256=file_sha256(self._input))
-        labels: dict[RolloutKey, str] = {}
+        inventory = Inventory()
 
         def checked_rows() -> Iterator[JsonObject]:
             rows = expand_rows(input_rows(self._input, self._config.limit), self._preparer())
             for row in interleaved(rows) if self._config.interleave_repeats else rows:
                 if agent_name_of(row) is None and not is_materialized_row(row):
                     continue  # the preparer lists all rows without a route when it has seen the last one
+                self._check_stop()
                 key = rollout_key(row)
                 if key is None:
-                    raise ConfigError(f"`{keys.TASK_INDEX}` of an input row is negative: {row.get(keys.TASK_INDEX)}")
-                labels[key] = self._router.target(row).label
+                    raise ConfigError(
+                        f"`{keys.TASK_INDEX}` of an input row is no usable index: {row.get(keys.TASK_INDEX)}"
+                    )
+                inventory.add(key, self._router.target(row).label)
                 yield row
             set_aside(self._files, overwrite=self._config.overwrite, observer=self._observer)
 
@@ -125,16 +145,17 @@ class RunSetup:
             max_rollout_attempts=self._max_attempts,
         )
         write_atomic(self._files.manifest, encode_manifest(manifest))
-        return PreparedRun(self._files, manifest, labels, ResumePlan(), resumed=False)
+        return PreparedRun(self._files, manifest, inventory, ResumePlan(), resumed=False)
 
     def _resumed(self) -> PreparedRun:
         files, config = self._files, self._config
-        labels: dict[RolloutKey, str] = {}
+        inventory = Inventory()
         for row in read_objects(files.materialized):
+            self._check_stop()
             key = rollout_key(row)
             if key is not None:
-                labels[key] = self._router.target(row).label
-        manifest = self._verified_manifest(len(labels), len({key.task for key in labels}))
+                inventory.add(key, self._router.target(row).label)
+        manifest = self._verified_manifest(inventory)
         for path in (files.rollouts, files.failures):
             repaired = repair_tail(path)
             if repaired is not None:
@@ -144,15 +165,19 @@ class RunSetup:
             if moved:
                 self._observer.note(f"{moved} results with unusable judgements will be judged again")
         plan = plan_resume(
-            self._saved_keys(labels),
+            self._saved_keys(inventory),
             read_objects(files.failures) if files.failures.exists() else (),
             max_attempts=self._max_attempts,
             retry_terminal_timeouts=config.retry_terminal_timeouts,
         )
-        self._observer.note(plan.text(labels.keys()))
-        return PreparedRun(files, manifest, labels, plan, resumed=True, slowest_first=config.dispatch_longest_first)
+        self._observer.note(plan.text(inventory))
+        executions = plan.executions()
+        if executions != manifest.executions:
+            manifest = msgspec.structs.replace(manifest, executions=executions)
+            write_atomic(files.manifest, encode_manifest(manifest))
+        return PreparedRun(files, manifest, inventory, plan, resumed=True, slowest_first=config.dispatch_longest_first)
 
-    def _verified_manifest(self, rows: int, tasks: int) -> RunManifest:
+    def _verified_manifest(self, inventory: Inventory) -> RunManifest:
         files = self._files
         digest = file_sha256(files.materialized)
         own = self._input.exists() and files.materialized.samefile(self._input)
@@ -179,19 +204,19 @@ class RunSetup:
             gym_version=self._gym_version,
             output=files.rollouts.name,
             source=Source(path=None if own else str(self._config.input_jsonl_fpath), sha256=source or digest),
-            materialized=Materialized(sha256=digest, rows=rows, tasks=tasks),
+            materialized=Materialized(sha256=digest, rows=len(inventory), tasks=inventory.tasks()),
             configuration=configuration,
             max_rollout_attempts=self._max_attempts,
         )
         write_atomic(files.manifest, encode_manifest(manifest))
         return manifest
 
-    def _saved_keys(self, labels: dict[RolloutKey, str]) -> Iterator[RolloutKey]:
+    def _saved_keys(self, inventory: Inventory) -> Iterator[RolloutKey]:
         if not self._files.rollouts.exists():
             return
         for record in read_objects(self._files.rollouts):
             key = rollout_key(record)
-            if key is None or key not in labels:
+            if key is None or key not in inventory:
                 raise ResumeRefusedError(
                     f"`{self._files.rollouts}` holds rollout {key or '(without indices)'}, which "
                     f"`{self._files.materialized}` does not name: they belong to different runs. Nothing was sent."
@@ -223,6 +248,8 @@ class RunSetup:
 def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver) -> None:
     """Make room for a fresh run: an earlier one with at least one success is kept under a new name, others go."""
     earlier = [path for path in files.derived() if path.exists()]
+    for report in (*files.health_reports(), *(files.folder / name for name in HEALTH_REPORTS)):
+        report.unlink(missing_ok=True)  # it would describe a run that is no longer there
     if not overwrite and files.rollouts.exists() and files.rollouts.stat().st_size > 0:
         stamp = time.strftime("%Y%m%dT%H%M%S")
         kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}{files.rollouts.suffix}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.status import RunStatus, mean_reward
+from nemo_gym.rollouts.accounting import Denominators
 
 if TYPE_CHECKING:
     from nemo_gym.rollouts.aggregation import AggregationSummary
@@ -24,6 +25,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
     lines.append(f"rollouts: {files.rollouts}")
     if report.metrics_path is not None:
         lines.append(f"metrics: {report.metrics_path}")
+    lines.append(Denominators.of_counts(status.counts).text())
     lines += missing_lines(status, str(files.failures), report.imputed)
     lines += report.notes
     if report.health is not None:
@@ -41,11 +43,14 @@ def aggregation_lines(summary: AggregationSummary) -> list[str]:
         lines.append(f"merged: {summary.merged_path}")
     lines += metric_lines(summary.metrics)
     lines.append("nothing to score" if summary.metrics_path is None else f"metrics: {summary.metrics_path}")
-    if summary.expected is not None and summary.expected > summary.records:
-        lines.append(
-            f"missing {summary.expected - summary.records} of {summary.expected}; {summary.failures} failed tries; "
-            f"metrics cover {summary.records}" + (f" and {summary.imputed} counted as 0" if summary.imputed else "")
-        )
+    lines.append(summary.denominators.text())
+    if summary.without_inventory:
+        lines.append(f"{summary.without_inventory} files lack their materialized inputs: what they miss is not known")
+    if summary.failed_tries:
+        lines.append(f"{summary.failed_tries} failed tries")
+    lines.append(
+        f"metrics cover {summary.records}" + (f" and {summary.imputed} counted as 0" if summary.imputed else "")
+    )
     lines += summary.notes
     if summary.health is not None:
         lines.append(summary.health)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from nemo_gym.store.atomic import staged, sync_folder, write_atomic
 from nemo_gym.store.jsonl import Line, LineAppender, decode_line, lines_of, read_lines, read_objects, repair_tail
+from nemo_gym.store.key_set import Inventory, RolloutKeySet
 from nemo_gym.store.lock import RunLock, RunLockedError
 from nemo_gym.store.rollout_store import RolloutStore, raw_outcomes_are_selected, read_manifest, read_status
+from nemo_gym.store.row_index import Place, RowIndex
 from nemo_gym.store.run_files import (
     RunFiles,
     aggregate_metrics_path_for,
@@ -20,9 +22,13 @@ from nemo_gym.store.run_files import (
 )
 
 __all__ = [
+    "Inventory",
     "Line",
     "LineAppender",
+    "Place",
+    "RolloutKeySet",
     "RolloutStore",
+    "RowIndex",
     "RunFiles",
     "RunLock",
     "RunLockedError",

@@ -19,7 +19,8 @@ RESERVED_SUFFIXES = (
     FAILURES, MATERIALIZED, MANIFEST, STATUS, AGGREGATE_METRICS, REWARD_PROFILING, AGENT_METRICS, REPEAT_METRICS,
     COVERAGE,
 )  # fmt: skip
-_DERIVED_NAMES = frozenset({"quality_summary.json", "rollout_verdicts.jsonl"})
+HEALTH_REPORTS = ("quality_summary.json", "rollout_verdicts.jsonl")
+_DERIVED_NAMES = frozenset(HEALTH_REPORTS)
 _DERIVED_ENDINGS = ("_quality_summary.json", "_rollout_verdicts.jsonl", ".upload.tmp", ".tmp")
 _BACKUP = re.compile(r"\.bak-[0-9]")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -78,6 +79,11 @@ class RunFiles:
     def prepared_folder(self) -> Path:
         """Where a serving run puts the rows it made from declared datasets."""
         return self.folder / self.stem / "preprocessed_datasets"
+
+    def health_reports(self) -> tuple[Path, Path]:
+        """Return the run's own health reports, beside those of its folder, which the next run there replaces."""
+        summary, verdicts = HEALTH_REPORTS
+        return self.folder / f"{self.stem}_{summary}", self.folder / f"{self.stem}_{verdicts}"
 
     def derived(self) -> tuple[Path, ...]:
         """Return the files of a run other than its lock, rollouts first."""
