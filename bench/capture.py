@@ -19,7 +19,7 @@ from typing import Any
 
 import uvloop
 
-from bench.capture_server import ANSWER, CHUNKS, HUGE_EVENTS
+from bench.capture_server import ANSWER, CHUNKS, HUGE, HUGE_EVENTS
 from bench.figures import Figure, cpu_seconds, repeated
 from nemo_gym.capture import CaptureMiddleware, CaptureStore
 
@@ -201,7 +201,7 @@ def memory() -> Figure:
             uvloop.run(load(port, ["/ng-rollout/w-0/v1/chat/completions"], REQUEST, 1, b"\r\n0\r\n\r\n"))
             idle = usage(port)["resident"]
             uvloop.run(load(port, ["/ng-rollout/0-0/v1/messages"], REQUEST, 1, b"\r\n0\r\n\r\n"))
-            size = HUGE_EVENTS * 65536
+            size = HUGE_EVENTS * len(HUGE)
             values.append((usage(port)["peak"] - idle) / size)
     return Figure(path="50 MB stream: peak memory above idle", unit="x its size", values=values, budget=2)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from backends import DIALECTS, PATHS, client_of, front, said_in, stream_of, text_in
+from backends import DIALECTS, PATHS, accumulated, client_of, front, said_in, stream_of, text_in
+
+from nemo_gym.dialects.conversion import replay_events
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "additionalProperties": False}
 
@@ -183,4 +185,23 @@ def test_codex_namespaces_come_back_from_a_chat_model(backend) -> None:
     assert (output[-1]["namespace"], output[-1]["name"]) == ("fs", "read")
     assert '"namespace":"fs"' in streamed
     names = [tool["function"]["name"] for tool in backend.asked[0][1]["tools"] if tool["type"] == "function"]
-    assert names == ["fs__read", "shell", "extra"]
+    assert names == ["fs__read", "shell", "apply_patch", "extra"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_custom_tool_is_a_function_for_a_model_that_knows_nothing_else(backend, stream) -> None:
+    arguments = '{"input":"*** Begin \\"é\\""}'
+    completion = said_in("chat")
+    function = {"name": "apply_patch", "arguments": arguments}
+    completion["choices"][0]["message"]["tool_calls"] = [{"id": "c9", "type": "function", "function": function}]
+    answer = completion if not stream else b"".join(replay_events("chat", completion))
+    backend.answer(PATHS["chat"], (200, answer, {"Content-Type": "text/event-stream"} if stream else {}))
+    with client_of(front("chat", backend.url)) as http:
+        said = http.post(PATHS["responses"], json={**CODEX, "stream": stream})
+    output = (accumulated("responses", said.content).response if stream else said.json())["output"]
+    assert (output[-1]["type"], output[-1]["input"]) == ("custom_tool_call", '*** Begin "é"')
+    sent = backend.asked[0][1]
+    assert {tool["type"] for tool in sent["tools"]} == {"function"}
+    calls = [call for message in sent["messages"] for call in message.get("tool_calls") or ()]
+    assert [call["type"] for call in calls] == ["function", "function"]
+    assert calls[1]["function"] == {"name": "apply_patch", "arguments": '{"input":"*** Begin"}'}

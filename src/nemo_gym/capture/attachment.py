@@ -38,7 +38,7 @@ def attach_model_call_capture(
     record: MutableMapping[str, Any],
     *,
     row: Mapping[str, Any],
-    capture_dirs: Sequence[str | Path],
+    capture_dirs: Sequence[str | Path | CaptureStore],
     include_payloads: bool,
 ) -> AttachedCapture | None:
     """Set `record["ng_model_call_capture"] = {rollout_id, metrics, calls[, gaps]}` from the capture of `row`.
@@ -54,7 +54,7 @@ def attach_model_call_capture(
     calls: list[ModelCallRecord] = []
     gaps: list[JsonObject] = []
     for directory in capture_dirs:
-        _read(Path(directory), rollout_id, calls, gaps)
+        _read(directory, rollout_id, calls, gaps)
     if not calls and not gaps:
         gaps.append({"code": "model_call_capture_no_records"})
     capture: JsonObject = {
@@ -69,14 +69,14 @@ def attach_model_call_capture(
 
 
 def clear_model_call_captures_for_rollouts(
-    rows: Iterable[Mapping[str, Any]], capture_dirs: Sequence[str | Path]
+    rows: Iterable[Mapping[str, Any]], capture_dirs: Sequence[str | Path | CaptureStore]
 ) -> None:
     """Delete the captures of exactly the ids that are about to be dispatched (C11); rows without identity are skipped.
 
     A call of an earlier dispatch that is still being served is not recorded when it ends. Raises OSError when a file
     cannot be removed: dispatching over it would mix two attempts.
     """
-    stores = [CaptureStore(directory) for directory in capture_dirs]
+    stores = [_store(directory) for directory in capture_dirs]
     for row in rows if stores else ():
         rollout_id = identity.rollout_id_of(row)
         if rollout_id is not None:
@@ -101,10 +101,16 @@ def seal_rollout(row: Mapping[str, Any], capture_dirs: Sequence[str | Path]) -> 
         return False
 
 
-def _read(directory: Path, rollout_id: str, calls: list[ModelCallRecord], gaps: list[JsonObject]) -> None:
+def _store(directory: str | Path | CaptureStore) -> CaptureStore:
+    return directory if isinstance(directory, CaptureStore) else CaptureStore(directory)
+
+
+def _read(
+    directory: str | Path | CaptureStore, rollout_id: str, calls: list[ModelCallRecord], gaps: list[JsonObject]
+) -> None:
     """Add one directory's calls and gaps; nothing that is on disk makes this raise."""
     try:
-        store = CaptureStore(directory)
+        store = _store(directory)
         lines, invalid = store.read_available(rollout_id)
         first = len(calls)
         calls += [build_model_call_record(line, call_index=first + index) for index, line in lines]

@@ -183,8 +183,11 @@ class Exchange:
         return found, raw, category
 
     def _stream_response(self, accumulator: StreamAccumulator) -> tuple[bytes, str | None]:
-        accumulator.finish()
         large = self.response.size > _LARGE
+        if large and accumulator.terminal in _GOOD_ENDS and not accumulator.problems:
+            self.response.clear()  # the object will do: memory is short now
+            _return_memory()
+        accumulator.finish()
         good = accumulator.response is not None and accumulator.terminal in _GOOD_ENDS and not accumulator.problems
         if good:
             self.response.clear()

@@ -43,16 +43,15 @@ class CallObserver:
 
     async def send(self, message: Message) -> None:
         """Pass a message of the application on, keeping response bytes; the end of the answer is held."""
-        if message["type"] != _BODY:
-            message = self._begun(message) if message["type"] == _START else message
+        kind = message["type"]
+        if kind != _BODY:
+            message = self._begun(message) if kind == _START else message
             await (self._hold.put(message) if self._hold.pending else self._send(message))
             return
-        if self._hold.pending:
-            self._see(message)
-            await self._hold.put(message)
-            return
         end = self._see(message)
-        if end is None:
+        if self._hold.pending:
+            await self._hold.put(message)
+        elif end is None:
             await self._send(message)
         elif end == 0:
             await self._hold.put(message)

@@ -17,7 +17,7 @@ IDENTIFIER_KEYS = frozenset(
 """Strings under these keys name something: the last one stands, they are never joined."""
 
 
-_LARGE, _BLOCK = 4096, 1 << 20
+_LARGE, _BLOCK = 4096, 1 << 18
 
 
 class Rope:
@@ -30,7 +30,7 @@ class Rope:
         self._first_loose = self._loose = 0
 
     def add_large(self, piece: str) -> None:
-        """Add a piece of some size. A megabyte of them is made one: as many small blocks, memory would stay in use."""
+        """Add a piece of some size. Some of them are made one: as many small blocks, memory would stay in use."""
         self.pieces.append(piece)
         self._loose += len(piece)
         if self._loose > _BLOCK:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.capture import attach_model_call_capture
+from nemo_gym.capture import CaptureStore, attach_model_call_capture
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import AgentObservationBundle, ObservationGap, dump, read
@@ -34,7 +34,7 @@ def attach_evidence(
     row: Mapping[str, Any],
     result: JsonObject,
     *,
-    capture_dirs: Sequence[Path],
+    capture_dirs: Sequence[Path | CaptureStore],
     rollout_latency_ms: float | None = None,
     include_payloads: bool = True,
     keep_captured_payloads: bool = False,
@@ -73,7 +73,7 @@ def attach_evidence(
 
 
 def merge_model_call_capture_into_record(
-    record: JsonObject, capture_dirs: Sequence[Path], *, include_payloads: bool = False
+    record: JsonObject, capture_dirs: Sequence[Path | CaptureStore], *, include_payloads: bool = False
 ) -> JsonObject:
     """Put `ng_model_call_capture` on `record`, join its observations to the calls, in place, and return it (C18).
 
@@ -84,7 +84,7 @@ def merge_model_call_capture_into_record(
 
 
 def _attach_and_join(
-    row: Mapping[str, Any], result: JsonObject, capture_dirs: Sequence[Path], *, include_payloads: bool
+    row: Mapping[str, Any], result: JsonObject, capture_dirs: Sequence[Path | CaptureStore], *, include_payloads: bool
 ) -> AgentObservationBundle | None:
     """Attach the capture and join the bundle to it; returns the joined bundle, or None when nothing was joined."""
     if not capture_dirs:

@@ -30,7 +30,7 @@ QUIESCENCE_TIMEOUT_S = 5.0
 _TRAJECTORY_PROJECTION_FAILED = "trajectory_projection_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EvidencePolicy:
     """What is done with the evidence of each rollout.
 
@@ -48,6 +48,10 @@ class EvidencePolicy:
     _clearing: Lane = field(default_factory=Lane, init=False, repr=False)
     _attaching: Lane = field(default_factory=Lane, init=False, repr=False)
 
+    @functools.cached_property
+    def _stores(self) -> list[CaptureStore]:
+        return [CaptureStore(directory) for directory in self.capture_dirs]
+
     @property
     def captures(self) -> bool:
         """Whether model calls are captured at all."""
@@ -60,9 +64,7 @@ class EvidencePolicy:
     async def clear_before(self, row: JsonObject) -> None:
         """Remove any capture of exactly the id that is about to be dispatched (C11)."""
         try:
-            await self._clearing.run(
-                functools.partial(clear_model_call_captures_for_rollouts, [row], self.capture_dirs)
-            )
+            await self._clearing.run(functools.partial(clear_model_call_captures_for_rollouts, [row], self._stores))
         except OSError as error:
             raise BoundaryError(
                 f"an older capture of rollout `{rollout_id_of(row)}` cannot be removed ({error}); "
@@ -73,13 +75,13 @@ class EvidencePolicy:
         """Wait until the rollout's calls are written, at most five seconds, then attach its evidence in place."""
         rollout_id = rollout_id_of(row)
         if rollout_id is not None:
-            for directory in self.capture_dirs:
-                await await_model_call_capture_quiescence(CaptureStore(directory), rollout_id, QUIESCENCE_TIMEOUT_S)
+            for store in self._stores:
+                await await_model_call_capture_quiescence(store, rollout_id, QUIESCENCE_TIMEOUT_S)
         attach = functools.partial(
             attach_evidence,
             row,
             result,
-            capture_dirs=self.capture_dirs,
+            capture_dirs=self._stores,
             rollout_latency_ms=latency_ms,
             include_payloads=self.include_payloads,
             keep_captured_payloads=self.keep_captured_payloads,
@@ -101,7 +103,7 @@ class EvidencePolicy:
 
     async def delete_after(self, row: JsonObject) -> None:
         """Remove the capture of this attempt, whose calls are on a durable record."""
-        await self._clearing.run(functools.partial(clear_model_call_captures_for_rollouts, [row], self.capture_dirs))
+        await self._clearing.run(functools.partial(clear_model_call_captures_for_rollouts, [row], self._stores))
 
     async def seal_after(self, row: JsonObject) -> None:
         """Compress the capture of this attempt, whose record is written."""

@@ -42,7 +42,8 @@ class Wire:
     `shape` makes the backend's last changes to a request in its dialect; `instead_of` may give a finished answer in
     place of a refusal; `finish` changes a finished answer; `reasoning_key` is where a chat backend reads earlier
     reasoning, and `think_tags` whether its text may hold some. With `streams` false the backend is always asked for a
-    finished answer, which a client that wants a stream gets as events.
+    finished answer, which a client that wants a stream gets as events; `functions_only` is for chat backends without
+    custom tools.
     """
 
     pool: UpstreamPool
@@ -54,6 +55,7 @@ class Wire:
     reasoning_key: str | None = None
     think_tags: bool | None = None
     streams: bool = True
+    functions_only: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -204,7 +206,7 @@ class _Call:
         )
         self._canonical = asked.canonical
         self._notes.extend(asked.notes)
-        return asked.body
+        return conversion.custom_tools_as_functions(asked.body) if self._wire.functions_only else asked.body
 
     def _headers(self) -> dict[str, str]:
         passed = _CLIENT_HEADERS.get(self._wire.dialect, ()) if self._dialect == self._wire.dialect else ()

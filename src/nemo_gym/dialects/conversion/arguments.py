@@ -33,3 +33,13 @@ def arguments_text(arguments: Any) -> str:
     if isinstance(arguments, dict) and set(arguments) == {RAW} and isinstance(arguments[RAW], str):
         return str(arguments[RAW])
     return encode(arguments).decode()
+
+
+def free_input(text: str) -> str:
+    """Return the free text of a custom tool's call that had to be said as a function's, under `input`."""
+    try:
+        given = decode(text) if text.strip() else {}
+    except ValueError:
+        return text
+    inner = given.get("input") if isinstance(given, dict) else None
+    return inner if isinstance(inner, str) else arguments_text(given)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from nemo_gym.dialects.conversion.arguments import arguments_text
+from nemo_gym.dialects.conversion.arguments import arguments_text, free_input
 from nemo_gym.dialects.conversion.chat_tools import chat_call
 from nemo_gym.dialects.conversion.citations import annotations_from_chat, chat_annotations
 from nemo_gym.dialects.conversion.envelope import failed_response, is_failed, message_item, response_envelope
 from nemo_gym.dialects.conversion.fields import token_fields_of
 from nemo_gym.dialects.conversion.mint import SYSTEM_MINT, Mint
-from nemo_gym.dialects.conversion.namespaces import flatten_call, restore_namespaces
+from nemo_gym.dialects.conversion.namespaces import custom_tool_names, flatten_call, restore_namespaces
 from nemo_gym.dialects.conversion.parts import output_text
 from nemo_gym.dialects.conversion.reasoning_items import cut_think_tags, reasoning_item, reasoning_texts, text_of
 from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
@@ -44,7 +44,7 @@ def chat_response_to_responses(
     if native not in _KNOWN_FINISHES:
         notes.append(f"finish reason `{native}` is unknown: taken as completed")
     finish = native if native in ("length", "content_filter") else "stop"
-    output = _OutputReader(finish, think_tags, mint, notes).items(choice)
+    output = _OutputReader(custom_tool_names(request), finish, think_tags, mint, notes).items(choice)
     response = response_envelope(
         request,
         output,
@@ -63,7 +63,8 @@ def chat_response_to_responses(
 class _OutputReader:
     """Reads one choice into items: reasoning, message, calls."""
 
-    def __init__(self, finish: str, think_tags: bool | None, mint: Mint, notes: Notes) -> None:
+    def __init__(self, custom: set[str], finish: str, think_tags: bool | None, mint: Mint, notes: Notes) -> None:
+        self._custom = custom
         self._finish, self._think_tags, self._mint, self._notes = finish, think_tags, mint, notes
 
     def items(self, choice: JsonObject) -> list[JsonObject]:
@@ -119,6 +120,9 @@ class _OutputReader:
         custom, function = call.get("custom"), as_object(call.get("function"))
         if isinstance(custom, dict):
             item.update(type="custom_tool_call", name=custom.get("name"), input=as_text(custom.get("input")))
+        elif as_text(function.get("name")) in self._custom:
+            text = free_input(arguments_text(function.get("arguments")))
+            item.update(type="custom_tool_call", name=function["name"], input=text)
         else:
             arguments = arguments_text(function.get("arguments"))
             item.update(type="function_call", name=function.get("name"), arguments=arguments)

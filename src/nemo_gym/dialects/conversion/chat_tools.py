@@ -147,3 +147,53 @@ def chat_call(item: JsonObject) -> JsonObject:
     if item.get("extra_content") is not None:
         call["extra_content"] = item["extra_content"]
     return call
+
+
+_FREE_INPUT_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The whole input, as free text."}},
+    "required": ["input"],
+}
+
+
+def custom_tools_as_functions(body: JsonObject) -> JsonObject:
+    """Return a Chat request whose custom tools, and earlier calls of them, are functions with one text, `input`.
+
+    Most chat backends but OpenAI's know functions only. `chat_response_to_responses` makes custom calls of the answers.
+    """
+    changed = dict(body)
+    if isinstance(body.get("tools"), list):
+        changed["tools"] = [_as_function(tool) for tool in body["tools"]]
+    if isinstance(body.get("tool_choice"), dict) and body["tool_choice"].get("type") == "custom":
+        changed["tool_choice"] = {"type": "function", "function": body["tool_choice"].get("custom")}
+    changed["messages"] = [
+        {**message, "tool_calls": [_call_as_function(call) for call in message["tool_calls"]]}
+        if isinstance(message, dict) and isinstance(message.get("tool_calls"), list)
+        else message
+        for message in as_list(body.get("messages"))
+    ]
+    return changed
+
+
+def _as_function(tool: Any) -> Any:
+    custom = tool.get("custom") if isinstance(tool, dict) and tool.get("type") == "custom" else None
+    if not isinstance(custom, dict):
+        return tool
+    grammar = custom.get("format")
+    inner = grammar.get("grammar") if isinstance(grammar, dict) else None
+    description = as_text(custom.get("description"))
+    if isinstance(inner, dict) and inner.get("definition"):
+        description = f"{description}\n\nThe input must follow this grammar:\n{inner['definition']}".strip()
+    function: JsonObject = {"name": custom.get("name"), "parameters": _FREE_INPUT_SCHEMA}
+    if description:
+        function["description"] = description
+    return {"type": "function", "function": function}
+
+
+def _call_as_function(call: Any) -> Any:
+    custom = call.get("custom") if isinstance(call, dict) else None
+    if not isinstance(custom, dict):
+        return call
+    arguments = arguments_text({"input": as_text(custom.get("input"))})
+    rest = {key: value for key, value in call.items() if key != "custom"}
+    return {**rest, "type": "function", "function": {"name": custom.get("name"), "arguments": arguments}}

@@ -6,10 +6,11 @@ from typing import Any
 
 from nemo_gym.dialects.chat import ChatAccumulator
 from nemo_gym.dialects.chat_tool_calls import ToolCall
+from nemo_gym.dialects.conversion.arguments import free_input
 from nemo_gym.dialects.conversion.chat_results import chat_response_to_responses
 from nemo_gym.dialects.conversion.citations import annotations_from_chat
 from nemo_gym.dialects.conversion.mint import Mint
-from nemo_gym.dialects.conversion.namespaces import restore_namespaces
+from nemo_gym.dialects.conversion.namespaces import custom_tool_names, restore_namespaces
 from nemo_gym.dialects.conversion.reasoning_items import text_of
 from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_object, objects
@@ -42,6 +43,7 @@ class ChatReader(ChatAccumulator):
         self._mint, self._notes, self._think_tags = mint, notes, think_tags
         self._out = OutputBuilder(take, request=request, mint=mint, restore=self._restored)
         self._cutter = None if think_tags is False else ThinkCutter()
+        self._custom = custom_tool_names(request) | custom_tool_names(client_request)
         self._reasoning_key: str | None = None
         self._sent_pieces: list[int] = []  # per call that was opened, how many pieces of its arguments were sent
         self._legacy_call = False
@@ -169,7 +171,7 @@ class ChatReader(ChatAccumulator):
         while True:
             place = len(self._sent_pieces) - 1
             if place >= 0:
-                self._send_pieces(calls[place], place)
+                self._send_pieces(calls[place], place, ended=ended)
             waiting = place + 1 < len(calls)
             if not waiting or not (ended or place < 0 or calls[place].arguments.is_complete()):
                 return
@@ -181,14 +183,20 @@ class ChatReader(ChatAccumulator):
             extra = (
                 {"extra_content": following.extras["extra_content"]} if following.extras.get("extra_content") else {}
             )
-            kind = "custom_tool_call" if following.custom else "function_call"
+            kind = "custom_tool_call" if following.custom or following.name in self._custom else "function_call"
             self._out.open_call(kind, call_id=following.id, name=following.name, extra=extra)
 
-    def _send_pieces(self, call: ToolCall, place: int) -> None:
-        sent = self._sent_pieces[place]
-        if sent < len(call.arguments.pieces) and self._out.open_kind in ("function_call", "custom_tool_call"):
-            self._sent_pieces[place] = len(call.arguments.pieces)
-            self._out.call_text("".join(call.arguments.pieces[sent:]))
+    def _send_pieces(self, call: ToolCall, place: int, *, ended: bool) -> None:
+        pieces, sent = call.arguments.pieces, self._sent_pieces[place]
+        if sent >= len(pieces) or self._out.open_kind not in ("function_call", "custom_tool_call"):
+            return
+        if call.name in self._custom and not call.custom:  # said as a function, so that its text is inside of JSON
+            if not sent and (ended or call.arguments.is_complete()):
+                self._sent_pieces[place] = len(pieces)
+                self._out.call_text(free_input("".join(pieces)))
+            return
+        self._sent_pieces[place] = len(pieces)
+        self._out.call_text("".join(pieces[sent:]))
 
     def _see_legacy_call(self, call: JsonObject) -> None:
         if not self._legacy_call:

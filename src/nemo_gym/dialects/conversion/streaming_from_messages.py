@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_gym.dialects.conversion.arguments import arguments_text
+from nemo_gym.dialects.conversion.arguments import arguments_text, free_input
 from nemo_gym.dialects.conversion.citations import annotations_from_citations
 from nemo_gym.dialects.conversion.messages_results import messages_response_to_responses
 from nemo_gym.dialects.conversion.mint import Mint
@@ -12,7 +12,6 @@ from nemo_gym.dialects.conversion.refusal import Notes
 from nemo_gym.dialects.conversion.shapes import as_object, as_text, objects
 from nemo_gym.dialects.conversion.streaming_builder import OutputBuilder, Take
 from nemo_gym.dialects.messages import MessagesAccumulator
-from nemo_gym.records import codec
 from nemo_gym.records.codec import JsonObject
 
 
@@ -129,17 +128,7 @@ class MessagesReader(MessagesAccumulator):
         elif kind == "tool_use":
             text = "".join(self._input)
             if self._is_custom:
-                self._out.call_text(_free_input(text))
+                self._out.call_text(free_input(text))
             elif not text.strip():
                 self._out.call_text("{}")
             self._out.close()
-
-
-def _free_input(text: str) -> str:
-    """Return the free text of a custom tool's input, which Messages wraps in an object."""
-    try:
-        given = codec.decode(text) if text.strip() else {}
-    except ValueError:
-        return text
-    inner = given.get("input") if isinstance(given, dict) else None
-    return inner if isinstance(inner, str) else arguments_text(given)

@@ -77,7 +77,9 @@ class LocalModel(SimpleResponsesAPIModel):
 
     @functools.cached_property
     def _chat_wire(self) -> Wire:
-        return Wire(pool=self._pool, dialect="chat", path="/v1/chat/completions", shape=self._shaped)
+        return Wire(
+            pool=self._pool, dialect="chat", path="/v1/chat/completions", shape=self._shaped, functions_only=True
+        )
 
     @functools.cached_property
     def _pool(self) -> UpstreamPool:

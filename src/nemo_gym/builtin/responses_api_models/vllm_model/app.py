@@ -85,6 +85,7 @@ class VLLMModel(SimpleResponsesAPIModel):
             pool=self._pool,
             dialect="chat",
             path=CHAT_PATH,
+            functions_only=True,
             shape=self._shaped_chat,
             instead_of=functools.partial(self._overflowed, request),
             finish=self._with_ids if config.return_token_id_information else None,
