@@ -160,11 +160,26 @@ def command(
             "nothing says what to run. Name an environment (`--resources-server NAME --model-type NAME`), "
             "or rows for servers that run already (`--no-serve --input FILE`)."
         )
+    _check_files(resolved)
     main = _serve_and_collect(resolved, as_json=as_json) if serving else _collect(resolved, resolved.data, as_json)
     code = run_until_interrupted(main, on_second=lambda: os._exit(130))
     if code > 128:
         note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
     return code
+
+
+def _check_files(resolved: ResolvedConfig) -> None:
+    """Look at the files of a run before anything is started for it."""
+    output = resolved.data.get("output_jsonl_fpath")
+    if not isinstance(output, str):
+        return  # what is missing is said with everything else that is
+    if Path(output).is_dir():
+        raise ConfigError(f"`{output}` is a folder; name a file in it, such as `{Path(output) / 'rollouts.jsonl'}`")
+    given = resolved.data.get("input_jsonl_fpath")
+    if isinstance(given, str):
+        found = _resolved_path(resolved, given, "input file")
+        if Path(output).exists() and found.samefile(output):
+            raise ConfigError(f"`{output}` is the input; rollouts written there would replace it")
 
 
 def _names_a_type(selection: Selection, agent: str, overrides: Sequence[str] | None) -> bool:

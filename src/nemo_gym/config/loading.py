@@ -243,6 +243,8 @@ def _check(
         checks.check_capture_settings(data)
     except ConfigError as error:
         problems.append(Problem(str(error)))
+    if data.get("model_call_capture_dir") and not data.get("observability_enabled"):
+        notices.append("`model_call_capture_dir` is set, but nothing is captured without `observability_enabled=true`.")
     return checks.Findings(problems, [*notices, *unknown.notices, *in_blocks.notices])
 
 

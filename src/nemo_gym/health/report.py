@@ -27,6 +27,26 @@ def format_health_report(result: HealthCheckResult) -> str:
     return f"{line}\n{result.summary_path}"
 
 
+def explain_verdicts(result: HealthCheckResult) -> list[str]:
+    """Return why records are not healthy, a line per kind of reason; [] when all are."""
+    run = result.summary["run"]
+    lines = []
+    found = {check: count for check, count in run["issues"].items() if count}
+    if found:
+        lines.append("found: " + ", ".join(f"{check} {count}" for check, count in found.items()))
+    if not run["verdicts"]["unobserved"]:
+        return lines
+    coverage = run["artifacts"]["coverage"]
+    missing = {check: counts["unobserved"] for check, counts in coverage.items() if counts["unobserved"]}
+    lines.append("not observed: " + ", ".join(f"{check} {count}" for check, count in missing.items()))
+    if not run["artifacts"]["captures"]:
+        lines.append(
+            "no model call was captured: set `observability_enabled` and `model_call_capture_dir`, and let the agent "
+            "call the model under the rollout's URL"
+        )
+    return lines
+
+
 def should_fail(result: HealthCheckResult, fail_on: FailOn | None) -> bool:
     """Return whether a build that asked for `fail_on` fails.
 

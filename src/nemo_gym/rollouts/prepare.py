@@ -60,6 +60,7 @@ class RowPreparer:
         self._used_repeats: set[str] = set()
         self._renamed: set[tuple[str, str]] = set()
         self._materialized_changed: list[int] = []
+        self._without_input: list[int] = []
 
     def expand(self, row: JsonObject, text: bytes, position: int) -> list[JsonObject]:
         """Return the rollouts of one input row; equal `text` means the same task."""
@@ -70,6 +71,8 @@ class RowPreparer:
         routed = dict(row)
         self._route(routed, original, source, position)
         self._override(routed, position)
+        if not is_materialized_row(row) and not isinstance(_create_params_of(routed).get("input"), (str, list)):
+            self._without_input.append(position)
         task = self._task_index(row, text)
         routed[keys.TASK_INDEX] = task
         expanded = []
@@ -91,6 +94,11 @@ class RowPreparer:
                 f"rows {positions_text(self._unrouted)} have neither `agent_ref` nor `task_source`; "
                 "add one to them, or name an agent (`--agent`)"
                 + (f": {', '.join(f'`{name}`' for name in self._agents)}" if self._agents else "")
+            )
+        if self._without_input:
+            raise ConfigError(
+                f"rows {positions_text(self._without_input)} have no input for the model: each row needs "
+                '`"responses_create_params": {"input": ...}`, a text or a list of items (or give `--prompt-config`)'
             )
         if self._resolver is not None:
             self._resolver.check()

@@ -130,6 +130,8 @@ class RunSetup:
                     )
                 inventory.add(key, self._router.target(row).label)
                 yield row
+            if not len(inventory):
+                raise ConfigError(f"there are no rows in `{self._config.input_jsonl_fpath}`")
             set_aside(self._files, overwrite=self._config.overwrite, observer=self._observer)
 
         materialized = write_materialized(self._files.materialized, checked_rows())

@@ -58,8 +58,8 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     (by default the non-streaming params of its dialect, after lenient clean-up), or, annotated as a `dict`, the
     request's JSON object exactly as it came, `stream` included. It returns a model or a dict, which the base also
     replays as events where the client asked for a stream; or a ready Starlette response, which is passed on untouched:
-    that is how a proxying backend streams truly. A backend that makes its tokens itself implements `stream_responses` or
-    `stream_chat` beside them. Backends raise `UpstreamError` for what their provider said.
+    that is how a proxying backend streams truly. A backend that makes its tokens itself implements `stream_responses`
+    or `stream_chat` beside them. Backends raise `UpstreamError` for what their provider said.
     """
 
     config: BaseResponsesAPIModelConfig
