@@ -37,7 +37,7 @@ def test_start_prints_what_runs_where_and_stop_ends_it(gym: Any, runs: Any, serv
     assert all(Path(entry["log_file"]).is_file() for entry in entries)
 
     stopped = gym("env", "stop", gym.head)
-    assert "Stopped 3 servers." in stopped.stderr
+    assert "Stopped 3 servers: `plain`, `plain_agent`, `policy_model`." in stopped.stderr
     assert process.wait(10) == 0
     assert not any(runs(pid) for pid in pids)
     assert sorted(path.name for path in gym.folder.iterdir()) == ["err", "out", "state"], "nothing is dropped here"
@@ -163,6 +163,13 @@ def test_another_program_on_the_head_port_is_not_taken_for_a_head_server(gym: An
         ((*SERVERS, "+observability_enabled=true", "+model_call_capture_dir=here"), "must be an absolute path"),
         ((*SERVERS, "+observability_enabled=true", "+model_call_capture_dir=/dev/null/x"), "is a file"),
         (("--resources-server", "plain"), "`--model-type NAME`"),
+        ((*SERVERS, "--search-dir", "nodir"), "`nodir` (`--search-dir`) is no folder"),
+        ((*SERVERS, "--model-url", ""), "`--model-url` is empty"),
+        ((*SERVERS, "--model-url", "localhost:9401/v1"), "must begin with `http://` or `https://`"),
+        (("--resources-server", "plain", "--model-type", "openai_model", "--model", "m"), "`--model-url URL`"),
+        ((*SERVERS, "+limit=" + "9" * 5000), "a number of 5000 characters"),
+        ((*SERVERS, "+a=" + "[" * 3000), "nested more than 50 deep"),
+        ((*SERVERS, "+head_server=[1]"), "`head_server` is a list at one place"),
         (("--config", "nowhere.yaml"), "`nowhere.yaml` does not exist. Looked at"),
     ],
 )

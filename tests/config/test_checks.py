@@ -113,7 +113,7 @@ def test_capture_keys_inside_a_server_block_are_said_to_have_no_effect_A1(
     assert any("`observability_enabled` has no effect" in notice for notice in config.notices)
 
 
-def test_a_misspelled_setting_of_a_shipped_component_is_an_error_and_users_own_are_not_judged(
+def test_a_misspelled_setting_is_an_error_for_a_shipped_component_and_a_notice_for_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write
 ) -> None:
     app = write(
@@ -141,7 +141,11 @@ def test_a_misspelled_setting_of_a_shipped_component_is_an_error_and_users_own_a
             host="127.0.0.1", port=None, entrypoint="app.py", directory=app.parent,
         )  # fmt: skip
 
-    assert block_keys([block(max_step=3)]).problems == []
+    own = block_keys([block(max_step=3, max_steps=1)])
+    assert own.problems == []
+    (notice,) = own.notices
+    assert "key `max_step` is not read" in notice
+    assert "Did you mean `max_steps`?" in notice
     monkeypatch.setattr("nemo_gym.config.checks.INSTALL_ROOT", tmp_path)
     assert "Did you mean `max_steps`?" in block_keys([block(max_step=3)]).problems[0].message
     found = block_keys([block(max_steps=3, use_completions_api=True)])
@@ -154,6 +158,24 @@ def test_fields_that_cannot_be_told_from_the_source_are_unknown(write: Write) ->
     assert config_fields(foreign) is None
     assert config_fields(write("b/app.py", "def broken(:\n")) is None
     assert config_fields(write("c/app.py", "x = 1\n")) is None
+
+
+def test_fields_of_another_component_and_classes_that_take_anything(write: Write) -> None:
+    write("kinds/resources_servers/a/app.py", "class A(BaseResourcesServerConfig): x: int\nclass S:\n    config: A\n")
+    b = write(
+        "kinds/resources_servers/b/app.py",
+        "from resources_servers.a.app import A\nclass B(A): y: int\nclass S:\n    config: B\n",
+    )
+    fields = config_fields(b)
+    assert fields is not None
+    assert {"x", "y"} <= fields
+    c = write(
+        "kinds/resources_servers/c/app.py",
+        "class C(BaseModel):\n    model_config = ConfigDict(extra='allow')\nclass S:\n    config: C\n",
+    )
+    assert config_fields(c) is None
+    d = write("kinds/resources_servers/d/app.py", "class D(D): y: int\nclass S:\n    config: D\n")
+    assert config_fields(d) is None
 
 
 def test_the_settings_of_every_shipped_component_can_be_told_from_its_source() -> None:

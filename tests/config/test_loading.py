@@ -61,6 +61,7 @@ def test_extra_roots_come_before_the_working_directory(load: Load, write: Write,
 
 def test_a_missing_file_is_named_with_every_place_that_was_tried(load: Load, write: Write, tmp_path: Path) -> None:
     write("includer.yaml", "config_paths: [nowhere.yaml]\n")
+    (tmp_path / "extra").mkdir()
     with pytest.raises(ConfigFileNotFoundError) as caught:
         load(config_paths=["includer.yaml"], search_dirs=[tmp_path / "extra"])
     for place in (tmp_path / "extra" / "nowhere.yaml", tmp_path / "nowhere.yaml", tmp_path / "includer.yaml"):

@@ -119,3 +119,40 @@ def test_whatever_is_written_with_quotes_is_read_back(value: object) -> None:
         )
 
     assert parse_value(written(value)) == value
+
+
+def problem_of(token: str) -> str | None:
+    """What is wrong with a token; anything but a `ConfigError` escapes."""
+    try:
+        parse_override(token)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@given(st.text(max_size=60) | st.text(alphabet="+~=.[]{}'\"\\,:$-_ 0123456789e²٣ainf\n", max_size=60))
+def test_only_a_config_error_ever_escapes(text: str) -> None:
+    for token in (text, f"+{text}", f"+a={text}", f"++a[{text}]=1"):
+        problem_of(token)
+
+
+@given(st.sampled_from("[{9'a.-"), st.integers(min_value=1, max_value=6000))
+def test_no_length_and_no_depth_is_a_traceback_or_more_than_a_line(character: str, count: int) -> None:
+    for token in (f"+a={character * count}", f"+a[{character * count}]=1", "+a" + ".a" * count + "=1"):
+        problem = problem_of(token) or ""
+        assert "\n" not in problem
+        assert len(problem) < 1000
+
+
+@pytest.mark.parametrize(
+    ("token", "problem"),
+    [
+        ("+limit=" + "9" * 5000, "a number of 5000 characters"),
+        ("+a=" + "[" * 3000, "nested more than 50 deep"),
+        ("+a=" + "{a:" * 3000, "nested more than 50 deep"),
+        ("+a" + ".a" * 3000 + "=1", "nested more than 50 deep"),
+    ],
+)
+def test_numbers_and_nesting_have_a_bound(token: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_override(token)

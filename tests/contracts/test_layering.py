@@ -21,6 +21,7 @@ LAYERS = {
     "analysis": 20,
     "servers": 30,
     "engine": 30,
+    "sandbox": 30,
     "exports": 30,
     "builtin": 35,
     "rollouts": 40,
@@ -94,5 +95,6 @@ def test_the_capture_middleware_is_plain_asgi() -> None:
 
 
 def test_modules_are_not_named_after_nothing() -> None:
-    names = {path.stem for path in modules()}
+    # `nemo_gym.sandbox.utils` is a public path that environments import `cpu_cap_env` from.
+    names = {path.stem for path in modules() if path != SRC / "sandbox" / "utils.py"}
     assert not names & {"utils", "helpers", "common", "misc", "manager"}

@@ -103,6 +103,12 @@ async def test_a_server_that_dies_while_starting_is_named_with_its_last_20_lines
     assert caught.value.exit_code == 1
 
 
+async def test_a_server_that_ends_at_once_is_told_how_its_file_must_end(one_server: Make, tmp_path: Path) -> None:
+    hint = r'code 0 while starting.*plain/app\.py` must end with `if __name__ == "__main__": YourServer\.run_webserver'
+    with pytest.raises(ServerStartError, match=hint):
+        await start_servers(one_server(behaviour="end"), log_dir=tmp_path)
+
+
 async def test_one_server_that_dies_takes_the_others_down(three_servers: Make, tmp_path: Path) -> None:
     started: list[int] = []
     with pytest.raises(ServerStartError, match="policy_model"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +22,8 @@ from nemo_gym.records import codec
 from nemo_gym.store import staged
 
 GENERATOR = "make_dataset.py"
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 RowMaker = Callable[..., Iterable[Mapping[str, Any]]]
 
@@ -48,14 +52,36 @@ def command(
     make_rows = _generator_of(name, search_dir or ())
     _check_settings(name, make_rows, given)
     path = Path(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _check_place(path)
     count = 0
-    with staged(path) as file:
-        for row in make_rows(**given):
-            file.write(codec.encode_line(dict(row)))
-            count += 1
+    try:
+        with staged(path) as file:
+            for row in make_rows(**given):
+                file.write(codec.encode_line(dict(row)))
+                count += 1
+    except OSError as error:
+        # A generator reads files of its own; what is wrong with these is another matter.
+        if error.errno not in _CANNOT_WRITE and not Path(str(error.filename)).name.startswith(f".{path.name}."):
+            raise
+        raise ConfigError(f"`{path}` cannot be written: {_reason(error)}.") from error
     note(f"{count} rows in `{path}`")
     return 0
+
+
+def _check_place(path: Path) -> None:
+    """Make the folder of a file that is to be written. Raises `ConfigError` when there can be no such file."""
+    if path.is_dir():
+        raise ConfigError(f"`{path}` is a folder; name a file in it, such as `{path / 'tasks.jsonl'}`.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be written: `{error.filename}`: {_reason(error)}.") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"`{path}` cannot be written: no permission in `{path.parent}`.")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()
 
 
 def _generator_of(name: str, search_dirs: Iterable[str]) -> RowMaker:

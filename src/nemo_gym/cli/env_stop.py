@@ -36,7 +36,8 @@ async def _stop(address: HeadAddress) -> int:
             left = ", ".join(str(pid) for pid, runs in zip(pids, _runs(pids), strict=True) if runs)
             raise BoundaryError(f"not everything ended within {_DEADLINE_S:g} s; still running: {left or address.url}.")
         await asyncio.sleep(_POLL_S)
-    note(f"Stopped {len(entries)} server{'s' * (len(entries) != 1)}.")
+    names = ", ".join(f"`{entry.get('name')}`" for entry in entries)
+    note(f"Stopped {len(entries)} server{'s' * (len(entries) != 1)}{': ' * bool(names)}{names}.")
     return 0
 
 

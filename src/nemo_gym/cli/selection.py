@@ -12,8 +12,11 @@ import typer
 
 from nemo_gym.cli.output import note
 from nemo_gym.config import ResolvedConfig, component_search_roots, find_component, load_config
+from nemo_gym.config.names import AGENTS, ENVIRONMENTS
 from nemo_gym.config.overrides import parse_override
-from nemo_gym.errors import ConfigError
+from nemo_gym.config.roots import implementations
+from nemo_gym.config.values import url_problem
+from nemo_gym.errors import ConfigError, nearest_name
 
 Overrides = Annotated[
     list[str] | None,
@@ -162,6 +165,8 @@ def compose(
     tokens = list(overrides or ())
     for token in tokens:
         parse_override(token)  # a stray word is reported before files are looked for
+    if selection.model_url is not None and (problem := url_problem(selection.model_url)):
+        raise ConfigError(f"`--model-url` {problem}")
     config = load_config(
         config_paths=selection.config_paths(),
         overrides=[*selection.flag_overrides(), *flag_overrides, *tokens],
@@ -184,6 +189,19 @@ def require_servers(config: ResolvedConfig) -> None:
             "the configuration has no server to start. Name one with `--resources-server NAME` and a model with "
             "`--model-type NAME`, or a file with `--config PATH`; `gym list resources-servers` shows what there is."
         )
+
+
+def require_agent(config: ResolvedConfig, agent: object) -> None:
+    """Raise `ConfigError`, with the nearest name, when an agent is asked for that is neither configured nor a kind."""
+    instances = [block.name for block in config.server_blocks() if block.kind in (AGENTS, ENVIRONMENTS)]
+    if agent is None or agent in instances:
+        return
+    kinds = implementations(AGENTS, config.roots)
+    configured = ", ".join(f"`{name}`" for name in instances) or "none"
+    raise ConfigError(
+        f"no agent is called `{agent}`.{nearest_name(str(agent), [*instances, *kinds])} Configured: {configured}; "
+        "`gym list agents` shows what can be put in their place."
+    )
 
 
 def _quoted(value: str) -> str:

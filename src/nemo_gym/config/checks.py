@@ -89,7 +89,11 @@ def _interpolated(value: object) -> Iterator[str]:
 
 
 def block_keys(blocks: Sequence[ServerBlock]) -> Findings:
-    """Find settings of shipped components that these do not read; components of the user's own are not judged (A1)."""
+    """Find settings that components do not read, as far as their source tells.
+
+    Nearly a known name is a problem for a shipped component. For one of the user's own everything is a notice: its
+    class may read more than can be seen (A1).
+    """
     problems: list[Problem] = []
     notices: list[str] = []
     for block in blocks:
@@ -98,15 +102,17 @@ def block_keys(blocks: Sequence[ServerBlock]) -> Findings:
                 notices.append(
                     f"{block.label}: `{key}` has no effect inside a server's block; set it at the top level."
                 )
-        if block.directory is None or not block.directory.is_relative_to(INSTALL_ROOT):
+        if block.directory is None:
             continue
+        shipped = block.directory.is_relative_to(INSTALL_ROOT)
         fields = config_fields(block.directory / block.entrypoint)
         if fields is None:
             continue
         for name in map(str, block.settings):
             if name in fields or name in (OBSERVABILITY_ENABLED, MODEL_CALL_CAPTURE_DIR):
                 continue
-            if close := difflib.get_close_matches(name, sorted(fields), n=1, cutoff=_TYPO_CUTOFF):
+            close = difflib.get_close_matches(name, sorted(fields), n=1, cutoff=_TYPO_CUTOFF)
+            if shipped and close:
                 problems.append(
                     Problem(f"{block.label}: unknown key `{name}`. Did you mean `{close[0]}`?", about_unknown_key=True)
                 )

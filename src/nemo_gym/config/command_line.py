@@ -87,13 +87,13 @@ def _get(node: Any, path: Sequence[str | int]) -> Any:
 
 def _key(node: dict[Any, Any], part: str | int) -> Any:
     """YAML keys may be numbers, the command line writes text."""
-    if part in node or not isinstance(part, str) or not part.lstrip("-").isdigit():
+    if part in node or not isinstance(part, str) or not part.removeprefix("-").isdecimal():
         return part
     return int(part) if int(part) in node else part
 
 
 def _position(node: list[Any], part: str | int) -> int | None:
-    position = int(part) if isinstance(part, int) or part.isdigit() else -1
+    position = int(part) if isinstance(part, int) or part.isdecimal() else -1
     return position if 0 <= position < len(node) else None
 
 

@@ -13,6 +13,7 @@ from nemo_gym.config.names import MODEL_VALUES
 from nemo_gym.errors import ConfigError
 
 UNSET = "???"
+_FLAGS = dict(zip(MODEL_VALUES, ("--model-url URL", "--model-api-key KEY", "--model NAME"), strict=True))
 
 _MISSING_KEY = re.compile(r"Interpolation key '([^']*)' not found")
 _MISSING_VARIABLE = re.compile(r"Environment variable '([^']*)' not found")
@@ -94,7 +95,8 @@ def _unset(name: str, paths: list[str]) -> Problem:
     needs = f"; `{paths[0]}` needs it" if paths else ""
     if len(paths) > 1:
         needs = f"; `{paths[0]}` and {len(paths) - 1} more need it"
-    how = f"Give `++{name}=VALUE`, or set it in a configuration file or in `env.yaml`."
+    flag = f"`{_FLAGS[name]}`, or " if name in _FLAGS else ""
+    how = f"Give {flag}`++{name}=VALUE`, or set it in a configuration file or in `env.yaml`."
     return Problem(f"`{name}` is required and not set{needs}. {how}", about_model=name in MODEL_VALUES)
 
 

@@ -25,6 +25,7 @@ from nemo_gym.config.ports import find_open_port
 from nemo_gym.config.roots import component_search_roots
 from nemo_gym.config.servers import ServerBlock, parse_server_blocks, reference_problems
 from nemo_gym.config.sources import ENV_FILE, FileReader, Layer, leaf_paths, merge, path_list, read_yaml
+from nemo_gym.config.values import dataset_problems, model_url_problems, setting_problems
 from nemo_gym.errors import ConfigError
 
 COMMAND_LINE = "command line"
@@ -238,6 +239,7 @@ def _check(
     problems += in_blocks.problems
     problems += checks.pairing_problems(blocks, data, environ)
     head = data.get(names.HEAD_SERVER)
+    problems += setting_problems(data) + dataset_problems(blocks) + model_url_problems(blocks)
     problems += checks.port_problems(blocks, head if isinstance(head, Mapping) else {})
     try:
         checks.check_capture_settings(data)
@@ -249,7 +251,9 @@ def _check(
 
 
 def _head_problems(head: object) -> list[Problem]:
-    port = head.get("port") if isinstance(head, Mapping) else None
+    if not isinstance(head, Mapping):
+        return [Problem(f"`{names.HEAD_SERVER}` must be a mapping with `host` and `port`, not `{head}`.")]
+    port = head.get("port")
     if isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536:
         return []
     return [Problem(f"`{names.HEAD_SERVER}.port` must be a number from 1 to 65535, not `{port}`.")]

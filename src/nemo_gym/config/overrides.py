@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from nemo_gym.errors import ConfigError
 
 Operation = Literal["add", "force", "set", "delete"]
+
+DEEPEST: Final = 50
+"""How far values and keys may be nested."""
+_LONGEST_NUMBER = 300
+_LONGEST_SHOWN = 160
 
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*\Z")
 _FLOAT = re.compile(r"[+-]?(\d+(_\d+)*\.\d*|\.\d+|\d+(_\d+)*(?=[eE]))([eE][+-]?\d+)?\Z|[+-]?(inf|nan)\Z", re.IGNORECASE)
@@ -45,17 +50,20 @@ class Override:
 
 
 def parse_override(token: str) -> Override:
-    """Parse one token. Raises `ConfigError` naming the token and the place in it."""
+    """Parse one token. Raises `ConfigError` naming the token and the place in it, and nothing else."""
     if token.startswith("~"):
         key, separator, _ = token[1:].partition("=")
         if separator:
-            raise ConfigError(f"override `{token}`: `~` deletes a key and takes no value; write `~{key}`.")
+            raise ConfigError(
+                f"override `{_shown(token)}`: `~` deletes a key and takes no value; write `~{_shown(key)}`."
+            )
         return Override("delete", _parse_path(key, token), None, token)
     operation: Operation = "force" if token.startswith("++") else "add" if token.startswith("+") else "set"
     key, separator, text = token.removeprefix("+").removeprefix("+").partition("=")
     if not separator:
         raise ConfigError(
-            f"unexpected argument `{token}`. Settings look like `+key=value`, `++key=value`, `key=value` or `~key`."
+            f"unexpected argument `{_shown(token)}`. Settings look like `+key=value`, `++key=value`, `key=value` or "
+            "`~key`."
         )
     return Override(operation, _parse_path(key, token), parse_value(text, token=token), token)
 
@@ -67,13 +75,29 @@ def parse_overrides(tokens: list[str] | tuple[str, ...]) -> list[Override]:
 
 def _parse_path(key: str, token: str) -> tuple[str | int, ...]:
     if not _PATH.match(key):
-        raise ConfigError(f"override `{token}`: `{key}` is not a key. Keys look like `name` or `name.inner.name`.")
+        raise ConfigError(
+            f"override `{_shown(token)}`: `{_shown(key)}` is not a key. Keys look like `name` or `name.inner.name`."
+        )
     path: list[str | int] = []
     for part in key.split("."):
         name, *positions = part.replace("]", "").split("[")
         path.append(name)
-        path += [int(position) for position in positions]
+        path += [_integer(position, token) for position in positions]
+    if len(path) > DEEPEST:
+        raise ConfigError(f"override `{_shown(token)}`: the key is nested more than {DEEPEST} deep.")
     return tuple(path)
+
+
+def _integer(digits: str, token: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ConfigError(f"override `{_shown(token)}`: a number of {len(digits)} characters; quote it if it is text.")
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    """A token as a message shows it: on one line, and not longer than one can read."""
+    line = " ".join(text.split("\n"))
+    return line if len(line) <= _LONGEST_SHOWN else f"{line[:_LONGEST_SHOWN]}…"
 
 
 def parse_value(text: str, *, token: str = "") -> Any:
@@ -81,20 +105,20 @@ def parse_value(text: str, *, token: str = "") -> Any:
     reader = _Reader(text, token or text)
     reader.skip_spaces()
     if reader.peek() not in ("[", "{", "'", '"'):
-        return _scalar(text)
+        return _scalar(text, token or text)
     value = reader.value()
     reader.skip_spaces()
     if reader.position < len(text):
-        raise reader.error(f"`{text[reader.position :]}` is left over behind the value. Quote the whole value")
+        raise reader.error(f"`{_shown(text[reader.position :])}` is left over behind the value. Quote the whole value")
     return value
 
 
-def _scalar(text: str) -> Any:
+def _scalar(text: str, token: str) -> Any:
     stripped = text.strip()
     if stripped.lower() in _CONSTANTS:
         return _CONSTANTS[stripped.lower()]
     if _INTEGER.match(stripped):
-        return int(stripped)
+        return _integer(stripped, token)
     if _FLOAT.match(stripped):
         return float(stripped)
     return stripped
@@ -104,10 +128,10 @@ class _Reader:
     """Reads one structured value from the left."""
 
     def __init__(self, text: str, token: str) -> None:
-        self.text, self.token, self.position = text, token, 0
+        self.text, self.token, self.position, self.depth = text, token, 0, 0
 
     def error(self, problem: str) -> ConfigError:
-        return ConfigError(f"override `{self.token}`: {problem} (character {self.position + 1} of the value).")
+        return ConfigError(f"override `{_shown(self.token)}`: {problem} (character {self.position + 1} of the value).")
 
     def peek(self) -> str:
         return self.text[self.position : self.position + 1]
@@ -149,6 +173,9 @@ class _Reader:
 
     def _members(self, opening: str, closing: str) -> Any:
         """Step over brackets and commas; yields when a member is to be read."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.error(f"values are nested more than {DEEPEST} deep")
         self.position += 1
         self.skip_spaces()
         while self.peek() != closing:
@@ -160,6 +187,7 @@ class _Reader:
             elif self.peek() != closing:
                 raise self.error(f"`{opening}` is not closed: a `,` or `{closing}` is missing")
         self.position += 1
+        self.depth -= 1
 
     def _quoted(self) -> str:
         quote = self.peek()
@@ -191,4 +219,4 @@ class _Reader:
             self.position += 1
         if start == self.position:
             raise self.error("a value is missing")
-        return _scalar(self.text[start : self.position])
+        return _scalar(self.text[start : self.position], self.token)

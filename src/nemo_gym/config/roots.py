@@ -30,9 +30,15 @@ _COMPOSITIONS = ("environments", "benchmarks")
 
 
 def extra_roots(search_dirs: Iterable[str | Path] = (), environ: Mapping[str, str] | None = None) -> list[Path]:
-    """Return `search_dirs` and then the entries of `NEMO_GYM_EXTRA_ROOTS`, absolute, in order."""
+    """Return `search_dirs` and then the entries of `NEMO_GYM_EXTRA_ROOTS`, absolute, in order.
+
+    Raises `ConfigFileNotFoundError` for a search directory that is none; the variable may outlive a folder.
+    """
     environment = os.environ if environ is None else environ
     named = [Path(directory) for directory in search_dirs]
+    for directory in named:
+        if not directory.expanduser().is_dir():
+            raise ConfigFileNotFoundError(f"search directory `{directory}` (`--search-dir`) is no folder.")
     named += [Path(part) for part in environment.get(EXTRA_ROOTS_ENV, "").split(os.pathsep) if part]
     return [path.expanduser().absolute() for path in named]
 
@@ -120,11 +126,29 @@ def find_component(kind: str, name: str, roots: Sequence[Path]) -> Path:
         if name and file.is_file():
             return file
     known = component_config_files(kind, roots)
+    if without := _folder_without_file(kind, name, roots):
+        raise ConfigFileNotFoundError(f"{COMPONENT_KINDS[kind]} `{name}`: {without}{_flavours(name, known)}")
     hint = nearest_name(name, known)
     if not hint:
         hint = f" Known: {', '.join(f'`{item}`' for item in known)}." if known else " None is installed."
     places = ", ".join(f"`{root / kind}`" for root in roots)
     raise ConfigFileNotFoundError(f"no {COMPONENT_KINDS[kind]} is called `{name}`.{hint} Looked in {places}.")
+
+
+def _folder_without_file(kind: str, name: str, roots: Sequence[Path]) -> str | None:
+    """Say which file is missing in a folder that is there."""
+    if not name or "/" in name or name in (".", ".."):
+        return None
+    folder = next((root / kind / name for root in roots if (root / kind / name).is_dir()), None)
+    if folder is None:
+        return None
+    file = "config.yaml" if kind in _COMPOSITIONS else f"configs/{name}.yaml"
+    return f"its folder `{folder}` has no `{file}`, the YAML file that says what is started."
+
+
+def _flavours(name: str, known: Iterable[str]) -> str:
+    found = [item for item in known if item.partition("/")[0] == name]
+    return f" It has {', '.join(f'`{item}`' for item in found)}." if found else ""
 
 
 def find_component_directory(kind: str, implementation: str, entrypoint: str, roots: Sequence[Path]) -> Path | None:

@@ -101,8 +101,11 @@ def plain(config: DictConfig) -> dict[Any, Any]:
 
 def merge(layers: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
     """Merge unresolved mappings, later wins: mappings are merged key by key, everything else is replaced."""
+    given = [dict(layer) for layer in layers]
+    if clash := _clash(given):
+        raise ConfigError(f"`{clash}` is a list at one place and a mapping at another; they cannot be merged.")
     try:
-        merged = OmegaConf.merge({}, *[OmegaConf.create(dict(layer)) for layer in layers])
+        merged = OmegaConf.merge({}, *[OmegaConf.create(layer) for layer in given])
     except OmegaConfBaseException as error:
         raise ConfigError(f"the configuration does not fit together: {_first_line(error)}.") from error
     return plain(merged) if isinstance(merged, DictConfig) else {}
@@ -115,6 +118,26 @@ def leaf_paths(data: object, prefix: str = "") -> Iterator[str]:
             yield from leaf_paths(value, f"{prefix}.{key}" if prefix else str(key))
     elif prefix:
         yield prefix
+
+
+def _clash(layers: Sequence[Mapping[Any, Any]]) -> str | None:
+    """Return the path of a list that meets a mapping, which cannot be merged, or None."""
+    kinds: dict[str, type] = {}
+    for layer in layers:
+        for path, kind in _containers(layer, ""):
+            if kinds.setdefault(path, kind) is not kind:
+                return path
+    return None
+
+
+def _containers(node: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, type]]:
+    for key, value in node.items():
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping):
+            yield path, dict
+            yield from _containers(value, path)
+        elif isinstance(value, list):
+            yield path, list
 
 
 def _first_line(error: BaseException) -> str:

@@ -28,6 +28,7 @@ STOP_GRACE_S = 3.0
 _FIRST_POLL_S = 0.02
 _SLOWEST_POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
+_STARTING = "while starting"
 
 Event = Literal["started", "ready"]
 EventCallback = Callable[[ServerInstance, Event], None]
@@ -191,7 +192,7 @@ async def _wait_one(process: ServerProcess, on_event: EventCallback | None) -> N
                 return
             await asyncio.wait([exited], timeout=delay)
             delay = min(delay * 1.2, _SLOWEST_POLL_S)
-        raise _died(process, "while starting")
+        raise _died(process, _STARTING)
     finally:
         exited.cancel()
 
@@ -207,7 +208,22 @@ def _died(process: ServerProcess, when: str) -> ServerStartError:
         needs := _requirements(instance.directory)
     ):
         message += f" Module `{module[1]}` is not installed; {needs}"
+    if process.exit_code == 0 and when == _STARTING:
+        message += (
+            f" `{instance.directory / instance.entrypoint}` must end with "
+            f'`if __name__ == "__main__": {_server_class(instance)}.run_webserver()`.'
+        )
     return ServerStartError(message + _log_lines(instance))
+
+
+def _server_class(instance: ServerInstance) -> str:
+    """The name of the last class in the entry file that looks like a server, for a message."""
+    try:
+        text = (instance.directory / instance.entrypoint).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    found = re.findall(r"^class (\w+)\((?:Simple|Base)\w*(?:Server|Agent|Model)\b", text, re.MULTILINE)
+    return found[-1] if found else "YourServer"
 
 
 def _requirements(directory: Path) -> str:

@@ -46,6 +46,8 @@ def main():
         for number in range(30):
             print(f"line {number}")
         raise SystemExit(3)
+    if behaviour == "end":
+        return
     if behaviour == "hang":
         time.sleep(600)
     if behaviour == "import":
