@@ -83,6 +83,14 @@ NAMES = {
     "rollout_health": ["run_health_checks", "CHECK_REGISTRY", "Finding", "HealthCheckResult", "Verdict"],
     "rollout_observability": ["AgentObservationBundle", "SandboxObservation", "TrajectoryRecord", "ModelCallRef"],
     "episode_types": ["EpisodeId", "TaskId"],
+    "sandbox": [
+        *("AsyncSandbox", "SandboxSpec", "SandboxResources", "create_provider", "SandboxCreateError"),
+        *("resolve_provider_config", "resolve_provider_metadata", "rewrite_image", "AsyncSandboxCompose"),
+    ],
+    "sandbox.config": ["resolve_provider_config", "resolve_provider_metadata"],
+    "sandbox.utils": ["cpu_cap_env"],
+    "sandbox.access": ["SandboxAccess", "DirectSandboxConnection"],
+    "sandbox.providers.base": ["ConnectableProvider"],
 }
 
 LAZY = [
