@@ -103,6 +103,20 @@ def test_tokens_are_counted_by_the_model(model: TestClient) -> None:
 
 
 @needs_engine
+def test_a_text_is_tokenized_by_the_engine(model: TestClient) -> None:
+    answer = model.post("/tokenize", json={"content": QUESTION})
+    tokens = answer.json()["tokens"]
+    assert answer.status_code == 200
+    assert 3 < len(tokens) < len(QUESTION)
+    assert all(isinstance(token, int) for token in tokens)
+    again = model.post("/tokenize", json={"content": QUESTION + QUESTION}).json()["tokens"]
+    assert len(again) == 2 * len(tokens)
+    pieces = model.post("/tokenize", json={"content": QUESTION, "with_pieces": True}).json()["tokens"]
+    assert "".join(piece["piece"] for piece in pieces) == QUESTION
+    assert model.post("/tokenize", content=b"{bad").status_code == 400
+
+
+@needs_engine
 def test_models_lists_the_one_name(model: TestClient) -> None:
     assert [entry["id"] for entry in model.get("/v1/models").json()["data"]] == ["smollm2-135m-instruct"]
 

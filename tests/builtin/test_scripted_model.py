@@ -130,6 +130,21 @@ def test_a_request_that_no_script_answers_is_refused_with_the_nearest_name(serve
     assert "there is no script `z`" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("metadata", [{"script": ["s"]}, {"script": {"a": 1}}, {"script": 5}, {"script": True}])
+@pytest.mark.parametrize("dialect", ["responses", "chat"])
+def test_a_script_name_that_is_no_text_is_a_bad_request(served, script, dialect: str, metadata: object) -> None:
+    answer = served(ScriptedModel, scripts_fpath=script(*STEPS)).post(
+        PATHS[dialect], json=asking(dialect, metadata=metadata)
+    )
+    assert answer.status_code == 400
+    assert "metadata.script" in answer.text
+
+
+def test_metadata_that_is_no_object_names_no_script(served, script) -> None:
+    client = served(ScriptedModel, scripts_fpath=script(*STEPS))
+    assert client.post("/v1/responses", json=asking("responses", metadata=["s"])).status_code == 200
+
+
 def test_a_script_that_cannot_be_read_stops_the_start(served, tmp_path: Path) -> None:
     with pytest.raises(ConfigFileNotFoundError, match="nowhere"):
         served(ScriptedModel, scripts_fpath=str(tmp_path / "nowhere.yaml"))

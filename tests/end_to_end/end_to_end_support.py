@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nemo_gym.engine.local.leftovers import LAUNCH_ID_ENV
+
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 120
 
@@ -99,6 +101,25 @@ def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 20)
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.02)
+
+
+def servers_of(gym: Gym) -> list[int]:
+    """Return the ids of the processes that a launch in this folder started, wherever they run now.
+
+    The launcher marks them in their environment, where the home folder is this test's own.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment, command = process.environ(), " ".join(process.cmdline())
+        except (psutil.Error, OSError):
+            continue  # gone, or somebody else's
+        of_a_launch = LAUNCH_ID_ENV in environment and environment.get("HOME") == str(gym.folder)
+        # It has no environment, but the search path of the server that started it.
+        scores = "score_worker" in command and str(gym.folder) in command
+        if of_a_launch or scores:
+            found.append(process.pid)
+    return found
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
+from nemo_gym.servers import boundary
 from nemo_gym.servers.access import SERVER_TOKEN_ENV, TokenMiddleware, check_binding, server_token_headers
 from nemo_gym.servers.boundary import DisconnectMiddleware, ExceptionMiddleware
 from nemo_gym.servers.http import raise_for_status, request
@@ -19,6 +20,7 @@ from nemo_gym.servers.http import raise_for_status, request
 class Watched:
     def __init__(self) -> None:
         self.started, self.stopped, self.finished = threading.Event(), threading.Event(), threading.Event()
+        self.watching = threading.Event()
 
     async def work(self) -> None:
         self.started.set()
@@ -60,7 +62,14 @@ def make_app(watched: Watched | None = None) -> FastAPI:
 
     @app.post("/echo")
     async def echo(request: Request) -> int:
-        await asyncio.sleep(0.1)
+        watched.started.set()
+        return len(await request.body())
+
+    @app.post("/echo-once-watched")
+    async def echo_once_watched(request: Request) -> int:
+        watched.started.set()
+        while not watched.watching.is_set():
+            await asyncio.sleep(0.005)
         return len(await request.body())
 
     app.add_middleware(ExceptionMiddleware, name="tester")
@@ -92,7 +101,8 @@ async def test_an_inner_servers_error_names_the_call_and_keeps_its_words(serve: 
     answer = await request("POST", f"{served.url}/outer")
     said = json.loads(await answer.read())
     assert answer.status == 500
-    assert f"{inner.url}/fail" in said
+    assert f"server `tester` failed: `{inner.url}/fail` answered 500" in said
+    assert "\n" not in said
     assert "no such luck" in said
 
 
@@ -109,18 +119,28 @@ async def test_a_client_that_leaves_stops_its_handler(path: str, serve: Any, unt
     assert not watched.finished.is_set()
 
 
-async def test_a_body_that_arrives_slowly_is_read_whole(serve: Any) -> None:
-    served = serve(make_app())
+@pytest.mark.parametrize("path", ["/echo", "/echo-once-watched"])
+async def test_a_body_that_arrives_slowly_is_read_whole(
+    path: str, serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch for a client that left becomes due in the middle of the body: while the handler reads it, or before."""
+    watched = Watched()
+    begin = boundary._Watch._start
+
+    def noting(watch: Any) -> None:
+        begin(watch)
+        watched.watching.set()
+
+    monkeypatch.setattr(boundary._Watch, "_start", noting)
+    served = serve(make_app(watched))
 
     async def slowly() -> Any:
-        for _ in range(6):
+        yield b"x" * 1000
+        await until(watched.watching.is_set)
+        for _ in range(5):
             yield b"x" * 1000
-            await asyncio.sleep(0.03)
 
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{served.url}/echo", data=slowly()) as answer,
-    ):
+    async with aiohttp.ClientSession() as session, session.post(f"{served.url}{path}", data=slowly()) as answer:
         assert await answer.json() == 6000
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, cast
 import uvicorn
 from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import ASGIApp
 
 from nemo_gym.config import get_global_config_dict
@@ -28,6 +29,8 @@ from nemo_gym.servers.sessions import SessionMiddleware, server_signing_key
 from nemo_gym.servers.validation import add_validation_handler
 
 logger = logging.getLogger(__name__)
+
+_SECRET = re.compile("key|token|secret|password", re.IGNORECASE)
 
 GRACEFUL_SHUTDOWN_S = 0.5
 KEEP_ALIVE_S = 30
@@ -58,7 +61,26 @@ class BaseServer(BaseModel):
         assert isinstance(config_class, type)
         assert issubclass(config_class, BaseRunServerInstanceConfig)
         given = {str(key): value for key, value in block.items()}
-        return config_class.model_validate({"host": DEFAULT_HOST, **given, "name": name})
+        try:
+            return config_class.model_validate({"host": DEFAULT_HOST, **given, "name": name})
+        except ValidationError as error:
+            raise _refused_config(error, f"{name}.{kind}.{implementation}") from error
+
+
+def _refused_config(error: ValidationError, place: str) -> ConfigError:
+    """Return one line that names each key with a value that does not fit, its value, and what is wrong with it."""
+    said = []
+    for item in error.errors(include_url=False):
+        key = ".".join((place, *map(str, item["loc"])))
+        problem = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "missing":
+            said.append(f"`{key}` is missing")
+            continue
+        # What a whole block or a secret holds is not for a log.
+        is_shown = item["loc"] and isinstance(item["input"], (bool, int, float, str)) and not _SECRET.search(key)
+        shown = f" (it is `{str(item['input'])[:100]}`)" if is_shown else ""
+        said.append(f"`{key}`: {problem}{shown}")
+    return ConfigError("; ".join(said))
 
 
 def _own_place(config: Mapping[str, Any], name: str) -> tuple[str, str]:

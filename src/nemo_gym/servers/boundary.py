@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import TypeAlias
+from urllib.parse import quote
 
 import aiohttp
 from starlette.responses import Response
@@ -20,6 +21,9 @@ ErrorAnswer: TypeAlias = Callable[[Scope, BaseException, str], Response]
 
 WATCH_AFTER_S = 0.05
 """Requests that end sooner are not watched for a client that left: there is nothing worth stopping."""
+
+SERVER_NAME_HEADER = "x-ng-failed-server"
+"""On the answer to an unhandled exception: the name of the server that raised it."""
 
 _BODY_EXCERPT = 2000
 _READ_AHEAD = 64
@@ -38,7 +42,9 @@ def describe(error: BaseException) -> str:
             plain = said
         # A server of ours says its exception as a JSON string; quoting it again would hide it in backslashes.
         shown = (plain if isinstance(plain, str) else said)[:_BODY_EXCERPT]
-        return f"`{error.request_info.real_url}` answered {error.status}: {shown}"
+        inner_name = error.headers.get(SERVER_NAME_HEADER) if error.headers else None
+        who = "" if inner_name is None else f"server `{inner_name}` failed: "
+        return f"{who}`{error.request_info.real_url}` answered {error.status}: {shown}"
     return repr(error)
 
 
@@ -88,7 +94,9 @@ class ExceptionMiddleware:
         description = describe(error)
         where = f"{scope['method']} {scope['path']}"
         logger.error("%s: `%s` failed: %s", self._name, where, description[:500], exc_info=error)
-        await self._answer(scope, error, description)(scope, receive, send)
+        answer = self._answer(scope, error, description)
+        answer.headers[SERVER_NAME_HEADER] = quote(self._name)
+        await answer(scope, receive, send)
 
 
 class DisconnectMiddleware:

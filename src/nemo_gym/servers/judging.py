@@ -10,9 +10,10 @@ from typing import Any, TypeVar, get_type_hints
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from nemo_gym.records import codec, keys
+from nemo_gym.records import keys
 from nemo_gym.records.failure_kinds import JUDGE_FAILED
 from nemo_gym.servers.http import get_response_json, raise_for_status
+from nemo_gym.servers.web import LenientJSONResponse
 
 MAX_REASON = 2000
 """Characters of a failure reason that are kept."""
@@ -110,11 +111,4 @@ def _masked(body: Any, error: JudgeError) -> JSONResponse:
             keys.FAILURE_JUDGE_ERROR: reason,
         }
     )
-    return _EncodedJSON(row)
-
-
-class _EncodedJSON(JSONResponse):
-    """JSON that a verifier's odd values (lone surrogates, NaN) cannot break."""
-
-    def render(self, content: Any) -> bytes:
-        return codec.encode(content)
+    return LenientJSONResponse(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
 
 from nemo_gym.records.failure_kinds import FailureStage
 from nemo_gym.records.identity import check_rollout_id
+from nemo_gym.records.sandbox_access import SandboxAccess
 
 T = TypeVar("T")
 
@@ -107,21 +108,6 @@ class MCPServerMetadata(BaseModel):
     url_path: str = "/mcp"
     transport: str = "http"
     headers: dict[str, str] = Field(default_factory=dict)
-
-
-class DirectSandboxConnection(_Strict):
-    """A sandbox that is reached through its provider."""
-
-    kind: Literal["direct"] = "direct"
-    provider_config_ref: str
-    descriptor: dict[str, Any]
-
-
-class SandboxAccess(_Strict):
-    """How an agent reaches the sandbox of a session, and where it works inside."""
-
-    connection: DirectSandboxConnection
-    workdir: str | None = None
 
 
 class ResourcesSeedSessionRequest(_Strict):

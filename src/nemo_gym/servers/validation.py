@@ -9,6 +9,8 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
+from nemo_gym.servers.web import LenientJSONResponse
+
 logger = logging.getLogger(__name__)
 
 _MAX_ERRORS = 20
@@ -32,6 +34,6 @@ def add_validation_handler(app: FastAPI, *, name: str) -> None:
             more,
             ascii(str(error.body)[:_EXCERPT]),
         )
-        return JSONResponse({"detail": jsonable_encoder(errors)}, status_code=422)
+        return LenientJSONResponse({"detail": jsonable_encoder(errors)}, status_code=422)
 
     app.add_exception_handler(RequestValidationError, handle)

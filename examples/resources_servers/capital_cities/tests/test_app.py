@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -13,6 +14,7 @@ from nemo_gym.server_utils import ServerClient
 
 SPEC = importlib.util.spec_from_file_location("capital_cities_app", Path(__file__).parents[1] / "app.py")
 APP = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = APP  # annotations are resolved in the module of their class
 SPEC.loader.exec_module(APP)
 
 

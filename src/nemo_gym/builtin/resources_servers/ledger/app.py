@@ -102,9 +102,13 @@ class LedgerServer(SimpleResourcesServer):
     async def seed_session(  # type: ignore[override]
         self, request: Request, body: LedgerSeedRequest
     ) -> BaseSeedSessionResponse:
-        """Open the accounts of one rollout; seeding again starts them afresh."""
+        """Open the accounts of one rollout; an open session is never set back, only seeded again the same way."""
         self._drop_idle_sessions()
-        self._sessions[request.session[SESSION_ID_KEY]] = _Session(body.initial_balances)
+        session_id = request.session[SESSION_ID_KEY]
+        live = self._sessions.get(session_id)
+        if live is not None and (live.transfers or live.balances != body.initial_balances):
+            raise HTTPException(409, "this session has accounts already: they cannot be set back or replaced")
+        self._sessions[session_id] = live or _Session(body.initial_balances)
         return BaseSeedSessionResponse()
 
     async def list_accounts(self, request: Request) -> dict[str, list[str]]:

@@ -3,13 +3,13 @@
 A row names its task family in `dataset` and carries the generated `entry`; `answer_format` says how the answer is read
 off the model's text. The reward is the family's own score of that answer; with `last_number` it is 1.0 or 0.0, since a
 wrong number that happens to contain the right digits is not half right.
+
+Some scorers evaluate the answer as Python, so scoring happens in processes that can be killed, see `scoring`.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -23,18 +23,20 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.builtin.resources_servers.reasoning_gym.answers import AnswerFormat, extract_answer
-from nemo_gym.errors import MissingExtraError
+from nemo_gym.builtin.resources_servers.reasoning_gym.scoring import ScorePool
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-
-logger = logging.getLogger(__name__)
-
-Scorer = Callable[..., float]
 
 
 class ReasoningGymConfig(BaseResourcesServerConfig):
-    """No settings of its own: what a task needs is in its row."""
+    """How answers are scored; what a task needs is in its row."""
 
     REVERIFY_MODE = ReverifyMode.STATELESS
+
+    score_timeout_s: float = Field(
+        default=10.0, gt=0, allow_inf_nan=False, description="An answer that takes longer earns 0."
+    )
+    score_memory_mb: int = Field(default=1024, ge=64, description="What scoring one answer may use.")
+    score_workers: int = Field(default=2, ge=1, description="Processes that score.")
 
 
 class ReasoningGymRunRequest(BaseRunRequest):
@@ -70,11 +72,19 @@ class ReasoningGymServer(SimpleResourcesServer):
     async def verify(self, body: ReasoningGymVerifyRequest) -> ReasoningGymVerifyResponse:
         """Score one answer; text that a scorer cannot read is worth 0 with its reason, never a lost rollout."""
         answer = extract_answer(body.response.output_text, body.answer_format)
-        reward, problem = score_answer(body.dataset, body.entry, answer)
+        reward, problem = (0.0, None) if answer is None else await self._scores.score(body.dataset, body.entry, answer)
         if body.answer_format == "last_number":
             reward = 1.0 if reward >= 1.0 else 0.0
         return ReasoningGymVerifyResponse(
             **body.model_dump(), reward=reward, extracted_answer=answer, score_error=problem
+        )
+
+    @functools.cached_property
+    def _scores(self) -> ScorePool:
+        return ScorePool(
+            workers=self.config.score_workers,
+            timeout_s=self.config.score_timeout_s,
+            memory_mb=self.config.score_memory_mb,
         )
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
@@ -87,31 +97,6 @@ class ReasoningGymServer(SimpleResourcesServer):
         for pattern in ("pass@{k}", "pass@1[avg-of-{k}]", "majority@{k}"):
             key |= highest_k_metrics(agent_metrics, pattern, score_names=["accuracy"])
         return key
-
-
-def score_answer(dataset: str, entry: dict[str, Any], answer: str | None) -> tuple[float, str | None]:
-    """Return (score in [0, 1], why it could not be scored or None)."""
-    if answer is None:
-        return 0.0, None
-    try:
-        return float(scorer_of(dataset)(answer, entry)), None
-    except MissingExtraError:
-        raise
-    except Exception as error:  # noqa: BLE001 - over a hundred third-party scorers: each may raise anything on free text
-        return 0.0, f"{type(error).__name__}: {error}"[:500]
-
-
-@functools.cache
-def scorer_of(dataset: str) -> Scorer:
-    """Return the scorer of a task family, made once per process."""
-    try:
-        import reasoning_gym  # an optional extra, and a second of import time
-    except ImportError as error:
-        raise MissingExtraError(
-            "the environment `reasoning_gym` needs the package `reasoning-gym`: `pip install 'evidence-gym[envs]'`"
-        ) from error
-    scorer: Scorer = reasoning_gym.get_score_answer_fn(dataset)
-    return scorer
 
 
 if __name__ == "__main__":

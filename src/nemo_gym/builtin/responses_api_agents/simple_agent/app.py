@@ -21,6 +21,7 @@ from nemo_gym.records import codec, keys
 from nemo_gym.records.identity import trajectory_identity_of
 from nemo_gym.rollout_correlation import rollout_context
 from nemo_gym.server_utils import get_response_json, raise_for_status
+from nemo_gym.servers.web import json_object_of, unfit_body
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def responses(self, request: Request) -> Response:
         """Act once: a Response with everything produced; a correlated call carries its evidence on private keys."""
-        params = codec.decode_object(await request.body())
+        params = await json_object_of(request)
+        _check_input(params)
         session = _Session(
             self, model_path=self.url_path_for_request("/v1/responses", request), cookies=request.cookies
         )
@@ -120,7 +122,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
     async def run(self, request: Request) -> Response:
         """Run a whole rollout: seed the session, converse, verify; its result with the evidence beside it."""
-        row = codec.decode_object(await request.body())
+        row = await json_object_of(request)
+        params = row.get(keys.RESPONSES_CREATE_PARAMS)
+        if params is not None and not isinstance(params, dict):
+            raise unfit_body("a JSON object is needed", at=(keys.RESPONSES_CREATE_PARAMS,))
+        _check_input(params or {}, at=(keys.RESPONSES_CREATE_PARAMS,))
         with rollout_context(self.rollout_id_from_run(row)):
             return _json(await self._run(row, request.cookies))
 
@@ -198,6 +204,15 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         )
         await raise_for_status(answer)
         return AggregateMetrics.model_validate(await get_response_json(answer))
+
+
+def _check_input(params: Mapping[str, Any], *, at: tuple[str, ...] = ()) -> None:
+    """Refuse an `input` that is neither text nor a list of items; what is in the items is for the model server."""
+    given = params.get("input")
+    if given is None or isinstance(given, str):
+        return
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise unfit_body("`input` must be a text or a list of items", at=(*at, "input"))
 
 
 def _refusal(status: int, content: bytes) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import orjson
-
+from nemo_gym.builtin.responses_api_agents.simple_agent.tool_names import declared_tools, refusal
 from nemo_gym.builtin.responses_api_agents.simple_agent.usage import UsageSum
+from nemo_gym.records import codec
 
 Item = dict[str, Any]
 InvocationStatus = Literal["completed", "failed", "incomplete"]
@@ -130,6 +130,7 @@ class _Loop:
         self.call_model, self.call_tool, self.record_turns = call_model, call_tool, record_turns
         given = self.params.get("input")
         self.prompt: list[Item] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or [])
+        self.declared = declared_tools(self.params)
         self.produced: list[Item] = []
         self.pending_calls: list[Item] = []
         self.usage = UsageSum()
@@ -191,17 +192,7 @@ class _Loop:
         """
         name, call_id = str(call.get("name")), str(call.get("call_id"))
         started_at, begun = time.time(), time.monotonic()
-        try:
-            arguments = orjson.loads(call.get("arguments") or "{}")
-            if not isinstance(arguments, dict):
-                raise ValueError("arguments must be a JSON object")
-        except ValueError as error:
-            reply = ToolReply(output=orjson.dumps({"error": f"invalid tool arguments: {error}"}).decode(), status=400)
-            error_type: str | None = "invalid_arguments"
-        else:
-            reply = await self.call_tool(name, arguments)
-            good = reply.status is not None and 200 <= reply.status < 400
-            error_type = None if good else "unreachable" if reply.status is None else f"http_{reply.status}"
+        reply, error_type = await self._run_tool(call, name)
         self.result.tools.append(
             ToolRecord(
                 call_id=call_id,
@@ -231,6 +222,20 @@ class _Loop:
         ]
         return True
 
+    async def _run_tool(self, call: Item, name: str) -> tuple[ToolReply, str | None]:
+        """Return what the model sees of a call, and the kind of its error; calls that are none are not made."""
+        refused = refusal(call.get("name"), self.declared)
+        if refused is not None:
+            return _error_reply(refused.message), refused.error_type
+        try:
+            arguments = codec.decode_object(call.get("arguments") or "{}")
+        except (ValueError, TypeError) as error:
+            return _error_reply(f"invalid tool arguments: {error}"), "invalid_arguments"
+        reply = await self.call_tool(name, arguments)
+        if reply.status is None:
+            return reply, "unreachable"
+        return reply, None if 200 <= reply.status < 400 else f"http_{reply.status}"
+
     def close_turn(self) -> None:
         """Write down the turn whose tools have finished."""
         if self._turn is not None and self.record_turns:
@@ -253,6 +258,10 @@ class _Loop:
         result.conversation = self.prompt + self.produced
         result.duration_ms = (time.monotonic() - begun) * 1000
         return result
+
+
+def _error_reply(message: str) -> ToolReply:
+    return ToolReply(output=codec.encode({"error": message}).decode(), status=400)
 
 
 def _empty_response(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,14 +9,18 @@ from fastapi import FastAPI
 from pydantic import Field, PrivateAttr
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.builtin.responses_api_models.local_model.embedded import EmbeddedEngine, EngineSettings, default_threads
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
 from nemo_gym.records import codec
 from nemo_gym.servers.forwarding import Wire, answer_through
+from nemo_gym.servers.request_size import body_within
+from nemo_gym.servers.upstream import UpstreamError, error_answer, failure_answer
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
 from nemo_gym.servers.upstream_pool import UpstreamPool
+from nemo_gym.servers.web import json_answer
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):
@@ -46,7 +50,20 @@ class LocalModel(SimpleResponsesAPIModel):
     def setup_webserver(self) -> FastAPI:
         """Start the engine, then the usual routes: a server that cannot answer should not become ready."""
         self._pool  # noqa: B018 - made now, so that what is missing is said at the start
-        return super().setup_webserver()
+        app = super().setup_webserver()
+        app.router.routes.insert(0, Route("/tokenize", self._tokenize, methods=["POST"]))
+        return app
+
+    async def _tokenize(self, request: Request) -> Response:
+        """Answer with the engine's own `tokens` of a `content`, as llama.cpp's server does."""
+        raw = await body_within(request, self.max_request_bytes())
+        if raw is None:
+            return error_answer("chat", status=413, message="the request is too large")
+        try:
+            reply = await self._pool.post("/tokenize", raw, dialect="chat", attempts=[])
+        except UpstreamError as error:
+            return failure_answer("chat", error) or error_answer("chat", status=502, message=str(error))
+        return json_answer(await reply.read())
 
     async def responses(self, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Responses call through the engine's chat route."""

@@ -151,7 +151,10 @@ class ScriptBook(_Strict):
         return Chosen(script, index, steps[index], values | _tool_values(after))
 
     def _script_for(self, request: Mapping[str, Any], user_text: str) -> tuple[Script | str, dict[str, Any]]:
-        named = (request.get("metadata") or {}).get("script")
+        metadata = request.get("metadata")
+        named = metadata.get("script") if isinstance(metadata, dict) else None
+        if named is not None and not isinstance(named, str):
+            return f"`metadata.script` must be the name of a script, it is a {type(named).__name__}", {}
         if named is not None:
             script = self.by_name.get(named)
             if script is None:

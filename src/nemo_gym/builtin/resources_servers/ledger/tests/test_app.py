@@ -69,6 +69,17 @@ def test_two_sessions_have_accounts_of_their_own(server: LedgerServer) -> None:
     assert verify(one, START)["reward"] == 0.0
 
 
+def test_a_live_session_is_seeded_again_only_with_the_state_it_has(server: LedgerServer) -> None:
+    made = client(server)
+    assert made.post("/seed_session", json={"initial_balances": START}).status_code == 200
+    assert made.post("/seed_session", json={"initial_balances": {"checking": 9999}}).status_code == 409
+    move(made, 200)
+    for balances in (START, {"checking": 300, "savings": 300}):
+        assert made.post("/seed_session", json={"initial_balances": balances}).status_code == 409
+    assert verify(made, {"checking": 300, "savings": 300})["reward"] == 1.0
+    assert made.post("/seed_session", json={"initial_balances": START}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("amount", "source", "status", "says"),
     [

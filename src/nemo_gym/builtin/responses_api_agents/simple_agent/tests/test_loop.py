@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
+from nemo_gym.builtin.responses_api_agents.simple_agent.tool_names import RESERVED
 from nemo_gym.rollout_observability import AgentObservationBundle, TrajectoryRecord
 
 MODEL_REF = {"type": "responses_api_models", "name": "policy_model"}
@@ -41,8 +44,8 @@ class Scene:
         self.ran.append((name, arguments))
         return self.tool
 
-    async def play(self, **options: Any) -> LoopResult:
-        return await run_loop({"input": "hi"}, call_model=self.model, call_tool=self.tools, **options)
+    async def play(self, *, params: dict | None = None, **options: Any) -> LoopResult:
+        return await run_loop({"input": "hi", **(params or {})}, call_model=self.model, call_tool=self.tools, **options)
 
 
 async def test_tools_run_in_order_and_their_output_is_in_the_next_request() -> None:
@@ -172,3 +175,44 @@ async def test_a_tool_server_that_is_not_reached_ends_the_conversation_unseen_by
     assert (len(scene.asked), result.status, result.error_type) == (1, "failed", "tool_unreachable")
     assert [item["type"] for item in result.response["output"]] == ["function_call"]
     assert (result.tools[0].status, result.tools[0].error_type) == ("failed", "unreachable")
+
+
+NOT_TOOLS = [
+    *(name for route in sorted(RESERVED) for name in (route, f"/{route}", f"{route}/", f"./{route}", f"x/../{route}")),
+    *("verify?x=1", "verify#x", "%76erify", "ver%69fy", "//h/verify", "http://127.0.0.1:1/verify", "..", ".", "", " "),
+    *("verify\n", "\nverify", "f\x00", "f g", "f.g", "\u0440", "\ud800", "ng-rollout/1-1/verify"),
+]
+
+
+@pytest.mark.parametrize("declared", [[], [{"type": "function", "name": "f"}]])
+@pytest.mark.parametrize("name", NOT_TOOLS)
+async def test_a_name_that_is_no_tool_reaches_no_route_and_the_model_is_told(name: str, declared: list) -> None:
+    scene = Scene(response(call(name=name)), response(message(), number=2))
+    result = await scene.play(params={"tools": declared})
+    assert scene.ran == []
+    assert result.status == "completed"
+    expected = "reserved_tool" if name in RESERVED else "unknown_tool"
+    assert (result.tools[0].status, result.tools[0].error_type) == ("failed", expected)
+    assert "tool" in json.loads(scene.asked[1]["input"][-1]["output"])["error"]
+
+
+@pytest.mark.parametrize("name", [None, 5, ["verify"]])
+async def test_a_name_that_is_no_text_is_no_tool(name: Any) -> None:
+    scene = Scene(response(call(name=name)), response(message(), number=2))
+    assert (await scene.play()).tools[0].error_type == "unknown_tool"
+    assert scene.ran == []
+
+
+async def test_a_request_that_declares_tools_allows_no_others_but_reserved_ones_never() -> None:
+    tools = [{"type": "function", "name": "f"}, {"type": "function", "name": "verify"}, {"type": "web_search"}]
+    calls = [call("a", name="f"), call("b", name="g"), call("c", name="verify")]
+    scene = Scene(response(*calls), response(message(), number=2))
+    result = await scene.play(params={"tools": tools})
+    assert [name for name, _ in scene.ran] == ["f"]
+    assert [tool.error_type for tool in result.tools] == [None, "unknown_tool", "reserved_tool"]
+
+
+async def test_a_request_that_declares_no_function_allows_any_tool() -> None:
+    scene = Scene(response(call(name="undeclared-Tool_1")), response(message(), number=2))
+    await scene.play(params={"tools": [{"type": "web_search"}]})
+    assert [name for name, _ in scene.ran] == ["undeclared-Tool_1"]
