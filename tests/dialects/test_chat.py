@@ -264,6 +264,9 @@ class TestEnds:
         [
             ({"error": {"message": "m", "code": 504}}, {"message": "m", "code": 504}, "timeout"),
             ({"error": "boom"}, {"message": "boom"}, "upstream_error"),
+            ({"error": {}}, {}, "upstream_error"),
+            ({"error": ""}, {"message": ""}, "upstream_error"),
+            ({"error": False}, {"message": "False"}, "upstream_error"),
             (
                 {"object": "error", "message": "m", "code": 429},
                 {"object": "error", "message": "m", "code": 429},

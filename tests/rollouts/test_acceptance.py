@@ -194,7 +194,7 @@ def test_6_a_kill_in_the_middle_of_a_line_costs_that_line_and_what_was_running(
         return {**row, "reward": 1.0}
 
     servers.behaviours["agent_a"] = behave
-    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(8)]
+    rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(8)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = RunFiles(tmp_path / "r.jsonl")
     command = "gym eval run --no-serve -i in.jsonl -o r.jsonl --concurrency 2 --disable-aggregation"
@@ -232,7 +232,7 @@ def test_7_a_second_interrupt_ends_at_once_and_the_files_stay_whole(servers, sta
     """The first one waits for a rollout that is being recorded; here its calls seem to go on."""
     store = CaptureStore(tmp_path / "captures")
     servers.extra_config = {"observability_enabled": True, "model_call_capture_dir": str(store.root)}
-    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(4)]
+    rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(4)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     async def behave(row):
@@ -269,7 +269,9 @@ def test_7_a_second_interrupt_ends_at_once_and_the_files_stay_whole(servers, sta
 
 
 async def test_8_a_resume_may_change_endpoint_concurrency_and_capture_directory(servers, tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}}\n')
+    (tmp_path / "in.jsonl").write_text(
+        '{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}\n'
+    )
 
     async def collect(**settings):
         config = RolloutCollectionConfig(
@@ -311,7 +313,7 @@ async def test_9_a_capture_goes_only_when_a_durable_record_holds_its_bodies_A13(
 
 
 def test_13_status_of_a_finished_run_as_text_json_and_watched(servers, gym, start, tmp_path):
-    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(4)]
+    rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(4)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     servers.behaviours["agent_a"] = lambda row: (500, "x") if row["q"] == 3 else {**row, "reward": 0.5}
     command = "gym eval run --no-serve -i in.jsonl -o r.jsonl --disable-aggregation --concurrency 1"

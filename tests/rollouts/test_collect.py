@@ -287,7 +287,7 @@ async def test_capture_off_here_but_on_at_the_servers_is_a_warning(servers, coll
 
 
 async def test_rows_are_read_as_they_are_needed(servers, collect, input_file):
-    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(2000)]
+    rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(2000)]
     input_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = await collect(num_samples_in_parallel=16, retain_results_in_memory=False)
     assert summary.records == []
@@ -393,7 +393,7 @@ def wait_until(condition, seconds=20.0):
 
 
 def test_a_killed_run_loses_no_result_and_resumes_the_rest_under_the_same_ids(servers, input_file, read_rows, tmp_path):
-    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(12)]
+    rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(12)]
     input_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     async def behave(row):

@@ -44,7 +44,7 @@ def gym(tmp_path, servers):
 
 @pytest.fixture
 def rows_file(tmp_path):
-    rows = [{"responses_create_params": {}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(6)]
+    rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(6)]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -80,6 +80,14 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "bad.jsonl", "-o", "r.jsonl"], 1, "bad.jsonl` line 2 (byte 3)"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "++head_server.port=9"], 1, "no head server answers"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--agent-type", "x"], 2, "--agent"),
+        (["-i", "in.jsonl", "-o", ""], 2, "needs a name"),
+        (["-i", "in.jsonl", "-o", "."], 2, "is a folder"),
+        (["-i", "in.jsonl", "-o", "/dev/null"], 2, "no regular file"),
+        (["-i", "in.jsonl", "-o", "bad.jsonl"], 2, "is no earlier run"),
+        (["-i", "in.jsonl", "-o", "in.jsonl"], 2, "is the input"),
+        (["-i", "in.jsonl", "-o", "in.jsonl/r.jsonl"], 2, "cannot be used"),
+        (["-i", "in.jsonl", "-o", "x" * 300], 2, "too long"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "--health-check-ignore", "no_such_check"], 2, "no health check"),
     ],
 )
 def test_mistakes_are_one_line_and_have_their_exit_code(

@@ -168,7 +168,7 @@ async def test_an_evaluation_run_strips_payloads_at_rest_and_a_retry_has_its_own
     servers, make_rows, captures, tmp_path, read_rows
 ):
     source = tmp_path / "in.jsonl"
-    source.write_text('{"agent_ref": {"name": "agent_a"}, "responses_create_params": {}}\n' * 2)
+    source.write_text('{"agent_ref": {"name": "agent_a"}, "responses_create_params": {"input": "x"}}\n' * 2)
     files = RunFiles(tmp_path / "out" / "rollouts.jsonl")
 
     async def collect(**more):

@@ -127,7 +127,7 @@ def test_what_decides_results_is_in_the_digest_and_endpoints_credentials_and_spe
 def test_the_tracker_keeps_its_sum_and_saves_at_most_every_two_seconds(tmp_path):
     now = [100.0]
     path = tmp_path / "s.json"
-    tracker = RunStatusTracker(path, run_id="r", output="o.jsonl", clock=lambda: now[0])
+    tracker = RunStatusTracker(path, run_id="r", output="o.jsonl", clock=lambda: now[0], monotonic=lambda: now[0])
     tracker.expect("a", 4)
     tracker.enter("running")
     for _ in range(4):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,10 +31,14 @@ from nemo_gym.cli.selection import (
     SearchDirOption,
     Selection,
     compose,
+    require_agent,
 )
 from nemo_gym.config import ResolvedConfig, component_search_roots, find_file, load_config
+from nemo_gym.config.masking import MASK, is_secret_key, mask_secrets
+from nemo_gym.config.overrides import parse_override
 from nemo_gym.config.roots import implementations
 from nemo_gym.errors import ConfigError, UsageError
+from nemo_gym.rollouts.output_check import check_output
 from nemo_gym.rollouts.settings import E2ERolloutCollectionConfig, RolloutCollectionConfig, parse_settings
 
 KNOWN_KEYS = frozenset(RolloutCollectionConfig.model_fields) | frozenset(E2ERolloutCollectionConfig.model_fields)
@@ -160,26 +165,32 @@ def command(
             "nothing says what to run. Name an environment (`--resources-server NAME --model-type NAME`), "
             "or rows for servers that run already (`--no-serve --input FILE`)."
         )
-    _check_files(resolved)
+    if serving:
+        require_agent(resolved, resolved.data.get("agent_name"))
+    _check_before_start(resolved)
     main = _serve_and_collect(resolved, as_json=as_json) if serving else _collect(resolved, resolved.data, as_json)
     code = run_until_interrupted(main, on_second=lambda: os._exit(130))
     if code > 128:
-        note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
+        with contextlib.suppress(OSError):  # the terminal may be what was closed
+            note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
     return code
 
 
-def _check_files(resolved: ResolvedConfig) -> None:
-    """Look at the files of a run before anything is started for it."""
-    output = resolved.data.get("output_jsonl_fpath")
-    if not isinstance(output, str):
-        return  # what is missing is said with everything else that is
-    if Path(output).is_dir():
-        raise ConfigError(f"`{output}` is a folder; name a file in it, such as `{Path(output) / 'rollouts.jsonl'}`")
+def _check_before_start(resolved: ResolvedConfig) -> None:
+    """Find what is wrong with the settings and the files of a run before anything is started for it."""
     given = resolved.data.get("input_jsonl_fpath")
-    if isinstance(given, str):
-        found = _resolved_path(resolved, given, "input file")
-        if Path(output).exists() and found.samefile(output):
-            raise ConfigError(f"`{output}` is the input; rollouts written there would replace it")
+    # A serving run may take its rows from declared datasets: then the input is named once these are prepared.
+    settings = {**resolved.data, "input_jsonl_fpath": "" if given is None else given}
+    config = _run_settings(settings)
+    if config.health_check_ignored_checks:
+        from nemo_gym.health.registry import normalize_ignored_checks  # a run that ignores none does not need it
+
+        normalize_ignored_checks(config.health_check_ignored_checks)
+    check_output(
+        config.output_jsonl_fpath,
+        input_path=_resolved_path(resolved, given, "input file") if isinstance(given, str) else None,
+        resume=config.resume_from_cache,
+    )
 
 
 def _names_a_type(selection: Selection, agent: str, overrides: Sequence[str] | None) -> bool:
@@ -206,8 +217,12 @@ async def _serve_and_collect(resolved: ResolvedConfig, *, as_json: bool) -> int:
     note(f"Starting {count} server{'s' * (count != 1)} ...")
     async with serve(resolved, any_head_port=True, say=note) as run:
         note(f"Ready after {run.seconds:.1f} s; logs in `{run.log_dir}`.")
-        collecting = asyncio.ensure_future(_collect(run.config, settings, as_json))
         failing = asyncio.ensure_future(run.wait_failed())
+
+        def why_cancelled() -> str | None:
+            return str(failing.result()) if failing.done() and not failing.cancelled() else None
+
+        collecting = asyncio.ensure_future(_collect(run.config, settings, as_json, why_cancelled))
         try:
             await asyncio.wait({collecting, failing}, return_when=asyncio.FIRST_COMPLETED)
             if not collecting.done():
@@ -242,17 +257,18 @@ def _with_rows(resolved: ResolvedConfig) -> dict[str, Any]:
     return settings
 
 
-async def _collect(resolved: ResolvedConfig, settings: Mapping[str, Any], as_json: bool) -> int:
+async def _collect(
+    resolved: ResolvedConfig,
+    settings: Mapping[str, Any],
+    as_json: bool,
+    why_cancelled: Callable[[], str | None] | None = None,
+) -> int:
     from nemo_gym import __version__
     from nemo_gym.rollouts.collect import collect_run
     from nemo_gym.rollouts.progress import TerminalProgress
     from nemo_gym.rollouts.summary import summary_lines
 
-    config = parse_settings(
-        RolloutCollectionConfig,
-        # A command keeps nothing in memory that is in its files, and one failed rollout does not end the others.
-        {"retain_results_in_memory": False, "route_failures_to_sidecar": True, **settings},
-    )
+    config = _run_settings(settings)
     driver = config.rollout_collection_driver
     if driver is not None:
         await _call_driver(driver, config, dict(resolved.data))
@@ -263,6 +279,7 @@ async def _collect(resolved: ResolvedConfig, settings: Mapping[str, Any], as_jso
         observer=TerminalProgress(sys.stderr),
         gym_version=__version__,
         resolve_input=lambda path: _resolved_path(resolved, path, "input file"),
+        why_cancelled=why_cancelled,
     )
     if as_json:
         import msgspec
@@ -271,6 +288,14 @@ async def _collect(resolved: ResolvedConfig, settings: Mapping[str, Any], as_jso
     else:
         print("\n".join(summary_lines(summary)), flush=True)
     return 1 if summary.status.counts.failed else 0
+
+
+def _run_settings(settings: Mapping[str, Any]) -> RolloutCollectionConfig:
+    return parse_settings(
+        RolloutCollectionConfig,
+        # A command keeps nothing in memory that is in its files, and one failed rollout does not end the others.
+        {"retain_results_in_memory": False, "route_failures_to_sidecar": True, **settings},
+    )
 
 
 async def _call_driver(driver: str, config: RolloutCollectionConfig, data: dict[str, Any]) -> None:
@@ -291,11 +316,44 @@ def explicit_settings(resolved: ResolvedConfig) -> dict[str, Any]:
 
 
 def resume_command(argv: Sequence[str]) -> str:
-    """Return the command line that continues an interrupted run."""
-    words = ["gym", *argv[1:]]
+    """Return the command line that continues an interrupted run; secrets in it are masked."""
+    words = ["gym", *_without_secrets(argv[1:])]
     if "--resume" not in words and not any(word.endswith("resume_from_cache=true") for word in words):
         words.append("--resume")
     return shlex.join(words)
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words with the values of secret-looking flags and settings masked."""
+    masked: list[str] = []
+    flag = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if flag:
+            masked.append(word if _is_count(flag, word) else MASK)
+            flag = ""
+        elif equals and not _is_count(name, value) and _holds_secret(word):
+            masked.append(f"{name}={MASK}")
+        else:
+            masked.append(str(mask_secrets(word)))
+            flag = name if name.startswith("--") and not equals and is_secret_key(name) else ""
+    return masked
+
+
+def _holds_secret(word: str) -> bool:
+    """Return whether a `key=value` word sets a secret: by its key, or inside the mapping that it sets."""
+    name, _, value = word.partition("=")
+    if value and any(is_secret_key(part) for part in name.lstrip("+~-").split(".")):
+        return True
+    try:
+        given = parse_override(word).value
+    except ConfigError:
+        return False
+    return isinstance(given, (dict, list)) and mask_secrets(given) != given
+
+
+def _is_count(name: str, value: str) -> bool:
+    return name.endswith("tokens") and value.isdigit()
 
 
 def _resolved_path(resolved: ResolvedConfig, path: str, what: str) -> Path:

@@ -38,7 +38,10 @@ def encode_line(value: JsonValue) -> bytes:
 
 def encode_pretty(value: JsonValue) -> bytes:
     """Return `value` as JSON indented by two spaces, newline-terminated."""
-    return orjson.dumps(value, default=str, option=_OPTIONS | orjson.OPT_INDENT_2) + b"\n"
+    try:
+        return orjson.dumps(value, default=str, option=_OPTIONS | orjson.OPT_INDENT_2) + b"\n"
+    except (TypeError, ValueError):
+        return json.dumps(_finite(value), ensure_ascii=True, indent=2, default=str, allow_nan=False).encode() + b"\n"
 
 
 def decode(data: bytes | str) -> JsonValue:

@@ -55,9 +55,16 @@ def check_rollout_id(rollout_id: object) -> str:
 
 
 def attempt_of(row: Mapping[str, Any]) -> int:
-    """Return the retry number of a row: 0 for the first try, also when the key is absent."""
+    """Return the retry number of a row: 0 for the first try, also when the key is absent.
+
+    Raises ValueError for anything but a whole number from 0: a guessed number would name the capture of another try.
+    """
     value = row.get(keys.ATTEMPT_INDEX)
-    return int(value) if value is not None else 0
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"`{keys.ATTEMPT_INDEX}` must be a whole number from 0, not `{str(value)[:80]}`")
+    return value
 
 
 def base_rollout_id(row: Mapping[str, Any]) -> str | None:

@@ -15,6 +15,23 @@ from nemo_gym.records.identity import attempt_of, base_rollout_id, is_materializ
 
 _COPIED_TO_RESULT = (keys.AGENT_REF, keys.TASK_SOURCE, keys.SKILLS_REF, keys.ATTEMPT_INDEX, keys.ROLLOUT_ID)
 _EVIDENCE_FORBIDDEN_IN_EPISODE = (keys.TRAJECTORY, keys.MODEL_CALL_CAPTURE, keys.PERF, keys.PERF_DETAIL)
+_EVIDENCE_OF_COLLECTION = (keys.MODEL_CALL_CAPTURE, keys.PERF, keys.PERF_DETAIL)
+# What a reply may say about its own routing; `_ng_task_id` is put there by `result_of_reply`.
+_OBEYED_IN_REPLY = frozenset(
+    {
+        keys.FAILURE_CLASS,
+        keys.FAILURE_TYPE,
+        keys.FAILURE_MESSAGE,
+        keys.FAILURE_HTTP_STATUS,
+        keys.FAILURE_RESPONSE_BODY,
+        keys.FAILURE_TERMINAL,
+        keys.FAILURE_STAGE,
+        keys.FAILURE_PARTIAL_RESPONSE,
+        keys.FAILURE_JUDGE_ERROR,
+        keys.FAILED_AT,
+        keys.NO_PERSIST,
+    }
+)
 _MAX_POSITIONS = 10
 _INDEX_LIMIT = 1 << 63
 
@@ -86,9 +103,13 @@ def result_of_reply(row: Mapping[str, Any], reply: JsonObject) -> JsonObject:
     """Return the record's body in a reply to `/run`: the reply itself, or what an episode reply wraps.
 
     An episode reply's `failure` becomes a result of class `environment_server_failed`. Raises ValueError when an
-    episode result claims keys that only collection writes.
+    episode result claims keys that only collection writes, and when a flat row is answered with an episode reply.
     """
-    if not is_materialized_row(row) or not _is_episode_reply(reply):
+    if not is_materialized_row(row):
+        if _is_episode_reply(reply):
+            raise ValueError("a row without `task_id` and `task_input` was answered with an episode reply")
+        return reply
+    if not _is_episode_reply(reply):
         return reply
     failure = reply.get("failure")
     if isinstance(failure, Mapping):
@@ -114,6 +135,19 @@ def result_of_reply(row: Mapping[str, Any], reply: JsonObject) -> JsonObject:
         result = dict(inner)
     result[keys.MATERIALIZED_TASK_ID] = reply.get("task_id")
     return result
+
+
+def drop_foreign_keys(row: Mapping[str, Any], result: JsonObject) -> None:
+    """Remove from an accepted reply what only collection writes, in place: identity, marks, captured evidence.
+
+    An agent that echoes its row, or claims a capture of its own, must not decide which rollout a record is of or what
+    was observed. The marks that say where a reply goes stay: they are the agent's to set.
+    """
+    for key in _EVIDENCE_OF_COLLECTION:
+        result.pop(key, None)
+    for key in [key for key in result if key.startswith("_ng_") and key not in _OBEYED_IN_REPLY]:
+        if key != keys.MATERIALIZED_TASK_ID or not is_materialized_row(row):
+            del result[key]
 
 
 def stamp_identity(

@@ -39,10 +39,12 @@ class RunStatusTracker:
         output: str,
         shard: str | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         gym_version: str | None = None,
     ) -> None:
         self._path = path
         self._clock = clock
+        self._monotonic = monotonic
         now = clock()
         self.status = RunStatus(
             run_id=run_id,
@@ -109,6 +111,12 @@ class RunStatusTracker:
         counts.omitted += 1
         self._dirty = True
 
+    def put_back(self) -> None:
+        """A rollout that was on its way was cut off: it is still to be run."""
+        self.status.counts.in_flight -= 1
+        self.status.counts.pending += 1
+        self._dirty = True
+
     def aggregated(self, state: AggregationState) -> None:
         """Say what became of the metrics."""
         self.status.aggregation = state
@@ -130,15 +138,14 @@ class RunStatusTracker:
 
     def save_if_due(self) -> None:
         """Save when something changed and the last save is old enough."""
-        if self._dirty and self._clock() - self._saved_at >= SAVE_INTERVAL_S:
+        if self._dirty and self._monotonic() - self._saved_at >= SAVE_INTERVAL_S:
             self.save()
 
     def save(self, *, durable: bool = False) -> None:
         """Save; an error is logged once and disables saving."""
         if self._disabled:
             return
-        now = self._clock()
-        self.status.updated_at = now
+        self.status.updated_at = self._clock()
         try:
             write_atomic(self._path, encode_status(self.status), durable=durable)
         except OSError as error:
@@ -146,7 +153,7 @@ class RunStatusTracker:
             logger.warning("progress cannot be saved to `%s` (%s); the run goes on", self._path, error)
             disable_run_status(self._path, f"progress could not be saved: {error}")
             return
-        self._saved_at = now
+        self._saved_at = self._monotonic()
         self._dirty = False
 
     def _agent(self, label: str) -> AgentCounts:

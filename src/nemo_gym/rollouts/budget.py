@@ -59,7 +59,7 @@ class DispatchLatencyTracker:
             for name, q in (("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))
         ]
         drained = f"; {self._drained} not started for lack of time" if self._drained else ""
-        return f"rollout time {', '.join(parts)}; {_duration(sum(self._seconds))} in all{drained}"
+        return f"rollout time {', '.join(parts)}; {_duration(sum(self._seconds))} summed over rollouts{drained}"
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float | None:

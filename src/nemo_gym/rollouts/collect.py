@@ -23,6 +23,7 @@ from nemo_gym.rollouts.dispatch import Completions, Dispatch
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.execute import RolloutExecutor
 from nemo_gym.rollouts.head import fetch_config_async, head_address
+from nemo_gym.rollouts.output_check import check_output
 from nemo_gym.rollouts.progress import CollectionObserver, LoggingObserver
 from nemo_gym.rollouts.prompts import load_prompt
 from nemo_gym.rollouts.record import RunRecorder, reward_of
@@ -43,6 +44,8 @@ from nemo_gym.store.run_files import RunFiles
 # Without a limit of its own a run is limited by the connections to one host; this many more wait in memory.
 _RESIDENT_WITHOUT_LIMIT = 2048
 _RARE_COLLECTIONS = (50_000, 20, 50)
+UNSENT_BEFORE_STOP = 5
+"""How many rollouts in a row that could not be sent to an agent end a run."""
 
 
 @dataclass(slots=True)
@@ -63,15 +66,23 @@ async def collect_run(
     observer: CollectionObserver | None = None,
     gym_version: str | None = None,
     resolve_input: Callable[[str], Path] | None = None,
+    why_cancelled: Callable[[], str | None] | None = None,
 ) -> RunSummary:
     """Do the run that `config` describes against the running servers.
 
     `own_config` is the collector's merged configuration: where the head server is, and its explicit capture settings.
     Raises HeadServerUnreachableError, ConfigError or DataError before any file of an earlier run is touched;
     RunFailedError when a `/run` failed and failures are not routed, or no rollout succeeded; IncompleteEvaluationError
-    under `require_complete`. Cancelling ends every rollout and saves the state `interrupted`.
+    under `require_complete`. Cancelling ends every rollout and saves the state `interrupted`, or `failed` when
+    `why_cancelled` then returns a reason.
     """
     observer = observer or LoggingObserver()
+    if config.health_check_ignored_checks:
+        from nemo_gym.health.registry import normalize_ignored_checks  # a run that ignores none does not need it
+
+        normalize_ignored_checks(config.health_check_ignored_checks)
+    input_path = (resolve_input or _find_input)(config.input_jsonl_fpath)
+    check_output(config.output_jsonl_fpath, input_path=input_path, resume=config.resume_from_cache)
     topology = Topology(await fetch_config_async(head_address(own_config)))
     capture = reconciled(topology.config, own_config)
     if capture.warning:
@@ -83,7 +94,6 @@ async def collect_run(
         routes=config.environment_server_routes,
     )
     prompt, prompt_digest = load_prompt(config.prompt_config)
-    input_path = (resolve_input or _find_input)(config.input_jsonl_fpath)
     files = config.files
     await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
     with RunLock(files.lock):
@@ -105,7 +115,7 @@ async def collect_run(
                 )
                 if shared:
                     observer.note(f"Warning: {shared}")
-        collection = EvalCollection(config, prepared, router, capture, observer)
+        collection = EvalCollection(config, prepared, router, capture, observer, why_cancelled=why_cancelled)
         with rare_collections():
             await collection.collect()
         report = await report_run(config, prepared, router, collection.tracker.status, observer)
@@ -156,7 +166,10 @@ class EvalCollection:
         router: Router,
         capture: CaptureSettings,
         observer: CollectionObserver,
+        *,
+        why_cancelled: Callable[[], str | None] | None = None,
     ) -> None:
+        self._why_cancelled = why_cancelled
         self._config = config
         self._prepared = prepared
         self._observer = observer
@@ -178,6 +191,7 @@ class EvalCollection:
             done=prepared.plan.done,
             max_attempts=get_max_rollout_attempts(),
             truncate=not prepared.resumed,
+            spent=prepared.plan.spent,
         )
         concurrency = config.num_samples_in_parallel
         self._executor = RolloutExecutor(
@@ -193,6 +207,7 @@ class EvalCollection:
             budget=DispatchBudget(config.dispatch_budget_s, margin=config.drain_margin_s, latencies=self.latencies),
             latencies=self.latencies,
             prior_failures=prepared.plan.prior_failures,
+            stop_after_unsent=UNSENT_BEFORE_STOP,
         )
 
     async def collect(self) -> None:
@@ -231,7 +246,9 @@ class EvalCollection:
     async def close(self, error: BaseException | None, remaining: Iterator[JsonObject]) -> None:
         """Close the connections and the recording."""
         await self._client.__aexit__(None, None, None)
-        await finish_recording(self._recorder, self._executor, error, remaining)
+        reason = self._why_cancelled() if self._why_cancelled and isinstance(error, asyncio.CancelledError) else None
+        ended_by = error if reason is None else RunFailedError(reason)
+        await finish_recording(self._recorder, self._executor, ended_by, remaining)
 
     def is_fatal(self, error: BaseException) -> bool:
         """Any error ends an evaluation run; failed rollouts are none when they are routed."""

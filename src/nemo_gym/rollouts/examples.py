@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.identity import rollout_id_of, rollout_id_problem
 from nemo_gym.records.rows import check_recordable
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.dispatch import Completions, Dispatch
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.execute import RolloutExecutor
 from nemo_gym.rollouts.record import RunRecorder
-from nemo_gym.rollouts.recorded_run import PlainRun, ShardRun, new_run_id, prefixed_rollout_id
+from nemo_gym.rollouts.recorded_run import PlainRun, ShardRun, new_run_id
+from nemo_gym.rollouts.rollout_ids import check_row_ids
 from nemo_gym.rollouts.rollout_recovery import configuration_of
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
@@ -108,7 +108,7 @@ def dispatch_examples(
     )
     total, resident = len(rows), options.max_resident_tasks
     if options.output_dir is None or options.shard is None:
-        check_ids(rows, prefix="")
+        check_row_ids(rows, prefix="", unique=options.enriching)
         plain = PlainRun(client, make_executor(run_id=new_run_id()))
         dispatch = Dispatch(rows, plain, max_resident=resident, total=total)
         return Completions(dispatch, total=total, start_on_next=resident is None)
@@ -127,19 +127,6 @@ def dispatch_examples(
         max_attempts=max_attempts(),
         gym_version=gym_version,
     )
-    check_ids(rows, prefix=shard.run_id)
+    check_row_ids(rows, prefix=shard.run_id, unique=True)
     dispatch = Dispatch(shard.dispatched_rows(), shard, max_resident=resident, total=total)
     return Completions(dispatch, total=total, start_on_next=resident is None, on_empty=shard.record_empty)
-
-
-def check_ids(rows: Sequence[Mapping[str, Any]], *, prefix: str) -> None:
-    """Raise ValueError naming the first row whose id, under the run's prefix, cannot be a capture key."""
-    for position, row in enumerate(rows):
-        try:
-            problem = rollout_id_problem(prefixed_rollout_id(row, prefix)) if prefix else None
-            if problem is None:
-                rollout_id_of(row)
-        except (ValueError, TypeError) as error:
-            problem = str(error)
-        if problem is not None:
-            raise ValueError(f"row {position}: {problem}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+from nemo_gym.errors import RunFailedError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.failure_kinds import AGENT_RUN_ERROR, CANCELLED, KILL_SHAPED
@@ -20,7 +22,15 @@ from nemo_gym.records.failures import (
     sidecar_fields,
 )
 from nemo_gym.records.identity import attempt_of, base_rollout_id
-from nemo_gym.records.rows import RolloutKey, result_of_reply, rollout_key, row_summary, run_body, stamp_identity
+from nemo_gym.records.rows import (
+    RolloutKey,
+    drop_foreign_keys,
+    result_of_reply,
+    rollout_key,
+    row_summary,
+    run_body,
+    stamp_identity,
+)
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.record import RunRecorder
@@ -55,6 +65,7 @@ class RolloutExecutor:
         budget: DispatchBudget | None = None,
         latencies: DispatchLatencyTracker | None = None,
         prior_failures: Mapping[RolloutKey, list[JsonObject]] | None = None,
+        stop_after_unsent: int | None = None,
     ) -> None:
         self._client = client
         self._router = router
@@ -69,12 +80,20 @@ class RolloutExecutor:
         self._budget = budget or DispatchBudget(None, margin=None, latencies=self._latencies)
         self._prior_failures = prior_failures or {}
         self._unrecorded: set[int] = set()
+        self._stop_after_unsent = stop_after_unsent
+        self._unsent: Counter[str] = Counter()
+
+    @property
+    def records_omitted(self) -> bool:
+        """Whether a try without an outcome leaves a row."""
+        return self._record_omitted
 
     async def run(self, row: JsonObject) -> Outcome:
         """Run one row and return its outcome.
 
         Raises RolloutRequestError for a failed `/run` when failures are not routed, RecordingError when the outcome
-        could not be written. Cancelling leaves an omitted row when those are asked for.
+        could not be written, RunFailedError when `stop_after_unsent` rollouts in a row could not be sent to one place.
+        Cancelling leaves an omitted row when those are asked for.
         """
         target = self._router.target(row)
         if self._semaphore is None:
@@ -107,7 +126,7 @@ class RolloutExecutor:
         """Account for a row that the end of the run left behind."""
         if self._recorder is not None:
             omitted = self._omitted_row(row, CANCELLED, "not started: the run was interrupted", never_started=True)
-            self._recorder.omitted(omitted, was_started=False)
+            self._recorder.interrupted(omitted, was_started=False)
 
     async def _attempt(self, row: JsonObject, target: Target) -> Outcome:
         if self._evidence.captures:
@@ -124,13 +143,18 @@ class RolloutExecutor:
         seconds = time.perf_counter() - started
         self._latencies.record(seconds)
         if failure is not None:
-            return await self._fail(row, target, failure, seconds, cause)
+            outcome = await self._fail(row, target, failure, seconds, cause)
+            self._check_reachable(target, failure)
+            return outcome
+        self._unsent.pop(target.url, None)
         if not self._evidence.concerns(result) and not self._evidence.delete_captures:
             return self._complete(row, target, result)
         return await _finish(self._complete_with_evidence(row, target, result, seconds))
 
     def _accept(self, row: JsonObject, reply: JsonObject) -> JsonObject:
         result = result_of_reply(row, reply)
+        if self._recorder is not None or self._evidence.attach:
+            drop_foreign_keys(row, result)
         if result is not reply:
             expected = {"rollout_id": base_rollout_id(row), "attempt": attempt_of(row)}
             named = reply.get("episode_id")
@@ -213,6 +237,19 @@ class RolloutExecutor:
             self._recorder.failure(sidecar, label=target.label)
         return record if self._typed_failures else sidecar
 
+    def _check_reachable(self, target: Target, failure: RunFailure) -> None:
+        """End the run when a place cannot be reached: every further row would fail the same way, only slower."""
+        if failure.delivery != "not_sent":
+            self._unsent.pop(target.url, None)
+            return
+        self._unsent[target.url] += 1
+        if self._stop_after_unsent is not None and self._unsent[target.url] >= self._stop_after_unsent:
+            raise RunFailedError(
+                f"`{target.label}` at `{target.url}` cannot be reached: {self._unsent[target.url]} rollouts in a row "
+                "could not be sent. What is done is saved, and `--resume` runs the rest. "
+                f"The last error: {failure.message}"
+            )
+
     def _drained(self, row: JsonObject, target: Target, reason: str) -> JsonObject:
         self._latencies.record_drained()
         if self._recorder is not None:
@@ -236,7 +273,7 @@ class RolloutExecutor:
         if omitted is not None:
             omitted[keys.ELAPSED_SECONDS] = seconds
             omitted[keys.ENVIRONMENT_SERVER] = target.environment_server
-        self._recorder.omitted(omitted, was_started=True)
+        self._recorder.interrupted(omitted, was_started=True)
 
     def _omitted_row(self, row: JsonObject, label: str, message: str, *, never_started: bool) -> JsonObject | None:
         if not self._record_omitted:

@@ -6,28 +6,31 @@ were changed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode
 from nemo_gym.records.identity import is_materialized_row
-from nemo_gym.records.rows import agent_name_of
+from nemo_gym.records.rows import RolloutKey, agent_name_of
+from nemo_gym.rollouts.rollout_ids import RolloutIds
 from nemo_gym.rollouts.settings import DEFAULT_KEY
 from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology, positions_text
 from nemo_gym.store.jsonl import decode_line, read_lines
+from nemo_gym.store.key_set import RolloutKeySet
 
 
 class RowPreparer:
     """Expands rows one at a time; `check` raises and warns about everything that was found on the way.
 
     With a topology, rows that only carry `task_source` get their agent, and rows that carry nothing get the only agent
-    there is. `prompt` turns a row into one with its input.
+    there is. `prompt` turns a row into one with its input; `need_input` refuses rows that then have none.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class RowPreparer:
         skills_ref: Mapping[str, Any] | None = None,
         prompt: Callable[[JsonObject], JsonObject] | None = None,
         topology: Topology | None = None,
+        need_input: bool = False,
     ) -> None:
         self._agent_map = dict(agent_map or {})
         self._fan_out = {key: list(targets) for key, targets in (fan_out or {}).items()}
@@ -49,11 +53,12 @@ class RowPreparer:
         self._create_params = dict(create_params or {})
         self._skills_ref = skills_ref
         self._prompt = prompt
+        self._need_input = need_input
         self._resolver = None if topology is None else SourceResolver(topology)
         self._agents = [] if topology is None else [agent.name for agent in topology.of_kind(AGENTS)]
         self._task_of_text: dict[bytes, int] = {}
         self._next_task = 0
-        self._taken_tasks: set[int] = set()
+        self._taken_tasks = RolloutKeySet()
         self._next_rollout = _Counters()
         self._unrouted: list[int] = []
         self._unmatched_repeats: dict[str, list[int]] = {}
@@ -61,6 +66,12 @@ class RowPreparer:
         self._renamed: set[tuple[str, str]] = set()
         self._materialized_changed: list[int] = []
         self._without_input: list[int] = []
+        self._ids = RolloutIds()
+
+    def reserve(self, task: int) -> None:
+        """Give the task index to no row that does not name it: some row still to come does."""
+        if task >= 0:
+            self._taken_tasks.add(RolloutKey(task, 0))
 
     def expand(self, row: JsonObject, text: bytes, position: int) -> list[JsonObject]:
         """Return the rollouts of one input row; equal `text` means the same task."""
@@ -71,8 +82,10 @@ class RowPreparer:
         routed = dict(row)
         self._route(routed, original, source, position)
         self._override(routed, position)
-        if not is_materialized_row(row) and not isinstance(_create_params_of(routed).get("input"), (str, list)):
-            self._without_input.append(position)
+        if self._need_input and not is_materialized_row(row):
+            given = _create_params_of(routed).get("input")
+            if not isinstance(given, (str, list)):
+                self._without_input.append(position)
         task = self._task_index(row, text)
         routed[keys.TASK_INDEX] = task
         expanded = []
@@ -85,6 +98,11 @@ class RowPreparer:
                 if self._add_seed:
                     self._seed(copy, rollout, position)
                 expanded.append(copy)
+        if len(expanded) > 1 and row.get(keys.ROLLOUT_ID) is not None:
+            self._ids.add_repeated(position)
+        else:
+            for copy in expanded:
+                self._ids.add(copy, position)
         return expanded
 
     def check(self) -> None:
@@ -100,6 +118,7 @@ class RowPreparer:
                 f"rows {positions_text(self._without_input)} have no input for the model: each row needs "
                 '`"responses_create_params": {"input": ...}`, a text or a list of items (or give `--prompt-config`)'
             )
+        self._ids.check()
         if self._resolver is not None:
             self._resolver.check()
         if self._unmatched_repeats:
@@ -149,13 +168,13 @@ class RowPreparer:
 
     def _task_index(self, row: Mapping[str, Any], text: bytes) -> int:
         given = row.get(keys.TASK_INDEX)
-        if isinstance(given, int) and not isinstance(given, bool):
-            self._taken_tasks.add(given)
+        if _is_task_index(given):
+            self.reserve(given)
             return given
         key = hashlib.blake2b(text, digest_size=16).digest()
         task = self._task_of_text.get(key)
         if task is None:
-            while self._next_task in self._taken_tasks:
+            while RolloutKey(self._next_task, 0) in self._taken_tasks:
                 self._next_task += 1
             task = self._task_of_text[key] = self._next_task
             self._next_task += 1
@@ -208,6 +227,19 @@ def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject
             yield decode_line(line, path), line.data
     except FileNotFoundError:
         raise ConfigFileNotFoundError(f"input file `{path}` does not exist") from None
+
+
+def given_task_indices(path: str | Path, limit: int | None) -> Iterator[int]:
+    """Yield the task indices that rows of an input file name themselves; what cannot be read names none."""
+    marker = keys.TASK_INDEX.encode()
+    for count, line in enumerate(read_lines(path)):
+        if limit and count >= limit:
+            return
+        if marker in line.data:
+            with contextlib.suppress(ValueError):
+                given = decode_object(line.data).get(keys.TASK_INDEX)
+                if _is_task_index(given):
+                    yield given
 
 
 def expand_rows(rows: Iterable[tuple[JsonObject, bytes]], preparer: RowPreparer) -> Iterator[JsonObject]:
@@ -263,6 +295,10 @@ class _Counters:
         number = self._sparse.get(task, 0)
         self._sparse[task] = number + 1
         return number
+
+
+def _is_task_index(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _create_params_of(row: Mapping[str, Any]) -> JsonObject:

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 LINE_INTERVAL_S = 10.0
 _BAR_INTERVAL_S = 0.25
+# OSError: the terminal or the reader is gone. ValueError: the stream was closed.
+_WRITE_ERRORS = (OSError, ValueError)
 
 
 class CollectionObserver(Protocol):
@@ -41,28 +43,41 @@ class LoggingObserver:
 
 
 class TerminalProgress:
-    """Progress on a text stream, stderr as a rule. `NO_COLOR` and a stream that is no terminal get plain lines."""
+    """Progress on a text stream, stderr as a rule. `NO_COLOR` and a stream that is no terminal get plain lines.
+
+    A stream that can no longer be written, as when its terminal was closed, is written no more: showing progress never
+    fails a run.
+    """
 
     def __init__(self, stream: TextIO, *, line_interval_s: float = LINE_INTERVAL_S) -> None:
         self._stream = stream
         self._interval = line_interval_s
+        self._gone = False
         self._draws = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
     def note(self, text: str) -> None:
         """Write the line."""
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        if self._gone:
+            return
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except _WRITE_ERRORS:
+            self._gone = True
 
     async def watch(self, status: RunStatus) -> None:
         """Show done, failed, rate, time left and mean reward until cancelled; the last state stays on the screen."""
         pace = Pace(status)
-        if self._draws:
-            await self._draw(status, pace)
-        else:
+        if not self._draws:
             await self._write_lines(status, pace)
+            return
+        try:
+            await self._draw(status, pace)
+        except _WRITE_ERRORS:
+            self._gone = True
 
     async def _write_lines(self, status: RunStatus, pace: Pace) -> None:
-        while True:
+        while not self._gone:
             await asyncio.sleep(self._interval)
             self.note(progress_line(status, pace))
 
@@ -73,7 +88,12 @@ class TerminalProgress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (TextColumn("collecting"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
-        bar_console = Console(file=self._stream)
+
+        class QuietConsole(Console):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # the library's own answer is to end the process
+
+        bar_console = QuietConsole(file=self._stream)
         with (
             Progress(*columns, console=bar_console, auto_refresh=False) as bar,
             _logging_through(FileProxy(bar_console, self._stream), instead_of=self._stream),
@@ -123,9 +143,8 @@ class Pace:
 
 
 def finished(status: RunStatus) -> int:
-    """Return how many rollouts have an outcome."""
-    counts = status.counts
-    return counts.succeeded + counts.failed + counts.omitted
+    """Return how many rollouts have an outcome; one that was cancelled or never started has none."""
+    return status.counts.succeeded + status.counts.failed
 
 
 def facts_of(status: RunStatus, pace: Pace) -> list[str]:

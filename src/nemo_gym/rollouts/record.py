@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, MutableSet
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from nemo_gym.errors import RecordingError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, encode_line
-from nemo_gym.records.failures import count_label
+from nemo_gym.records.failures import consumes_attempt, count_label
 from nemo_gym.records.identity import attempt_of
 from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.rollouts.batch_status import RunStatusTracker
@@ -26,7 +27,8 @@ class RunRecorder:
 
     Each line is with the operating system when a method returns; `durable` returns once it would survive a power
     cut, and `housekeeping` sees to that at least every second and every 100 rows. A write that fails raises
-    RecordingError and leaves the file whole. The first success of a rollout wins: a later one is not written.
+    RecordingError and leaves the file whole. The first success of a rollout wins: a later one is not written. `spent`
+    says how many tries each rollout used up before; None: as many as a row's attempt number says.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class RunRecorder:
         done: MutableSet[RolloutKey],
         max_attempts: int,
         truncate: bool,
+        spent: Mapping[RolloutKey, int] | None = None,
     ) -> None:
         self.files = files
         self.run_id = run_id
         self.tracker = tracker
         self._done = done
         self._max_attempts = max_attempts
+        self._spent = spent
         self._results = LineAppender(files.rollouts, truncate=truncate)
         self._failures = LineAppender(files.failures, truncate=truncate)
         self._sync_lock = asyncio.Lock()
@@ -68,7 +72,10 @@ class RunRecorder:
     def failure(self, row: JsonObject, *, label: str) -> None:
         """Append a failed try to the sidecar."""
         self._append(self._failures, row)
-        final = bool(row.get(keys.FAILURE_TERMINAL)) or attempt_of(row) + 1 >= self._max_attempts
+        key = rollout_key(row)
+        before = attempt_of(row) if self._spent is None or key is None else self._spent.get(key, 0)
+        exhausted = consumes_attempt(row) and before + 1 >= self._max_attempts
+        final = bool(row.get(keys.FAILURE_TERMINAL)) or exhausted
         self.tracker.failed(label, count_label(row), final=final)
 
     def unrouted(self, row: JsonObject, *, label: str) -> None:
@@ -76,6 +83,13 @@ class RunRecorder:
         row[keys.UNROUTED_RUN_ERROR] = True
         self._append(self._failures, row)
         self.tracker.failed(label, count_label(row), final=False)
+
+    def interrupted(self, row: JsonObject | None, *, was_started: bool) -> None:
+        """Count a try that the end of the run cut off: it is pending again, unless its row says that it is omitted."""
+        if row is not None:
+            self.omitted(row, was_started=was_started)
+        elif was_started:
+            self.tracker.put_back()
 
     def omitted(self, row: JsonObject | None, *, was_started: bool) -> None:
         """Count a try without an outcome, and append its row when there is one."""
@@ -130,9 +144,15 @@ class RunRecorder:
 
 
 def reward_of(record: Mapping[str, Any]) -> float | None:
-    """Return the reward of a result, None when it has none."""
+    """Return the reward of a result, None when it has none that is a finite number."""
     value = record.get(keys.REWARD)
-    return float(value) if isinstance(value, (int, float)) else None
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        reward = float(value)
+    except OverflowError:
+        return None
+    return reward if math.isfinite(reward) else None
 
 
 def _recording_error(appender: LineAppender, error: OSError) -> RecordingError:

@@ -13,7 +13,6 @@ from typing import Any
 from nemo_gym.errors import RecordingError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, encode_line
-from nemo_gym.records.identity import base_rollout_id
 from nemo_gym.records.manifest import (
     Configuration,
     Materialized,
@@ -25,6 +24,7 @@ from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.execute import RolloutExecutor
 from nemo_gym.rollouts.record import RunRecorder
+from nemo_gym.rollouts.rollout_ids import prefixed_rollout_id
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.store.atomic import staged, write_atomic
 from nemo_gym.store.key_set import RolloutKeySet
@@ -196,7 +196,8 @@ async def finish_recording(
 ) -> None:
     """Close a recording: omitted rows, durable files, final status."""
     try:
-        if error is not None and not isinstance(error, RecordingError):
+        # Without rows for them, rows that were never started simply stay pending.
+        if error is not None and executor.records_omitted and not isinstance(error, RecordingError):
             for row in remaining:
                 executor.never_started(row)
         await recorder.aclose()
@@ -211,12 +212,6 @@ async def finish_recording(
         recorder.tracker.close("interrupted", reason="cancelled")
     else:
         recorder.tracker.close("failed", reason=_reason(error))
-
-
-def prefixed_rollout_id(row: Mapping[str, Any], run_id: str) -> str:
-    """Return the row's id under a run's prefix; one that has it already keeps it."""
-    base = base_rollout_id(row)
-    return base if base is not None and base.startswith(f"{run_id}-") else f"{run_id}-{base}"
 
 
 def write_materialized(path: Path, rows: Iterable[JsonObject]) -> Materialized:

@@ -129,6 +129,10 @@ class RolloutCollectionHelper(BaseModel):
             add_seed=num_repeats_add_seed,
             topology=None if global_config_dict is None else Topology(_plain(global_config_dict)),
         )
+        for row in examples:
+            given = row.get(keys.TASK_INDEX)
+            if isinstance(given, int) and not isinstance(given, bool):
+                preparer.reserve(given)
         return list(expand_rows(((row, row_text(row)) for row in examples), preparer))
 
     @staticmethod

@@ -28,7 +28,9 @@ STALE_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """One run's progress. `stale`: it claims to run, but its process is gone or silent; `derived`: it was counted."""
+    """One run's progress. `stale`: it claims to run, but its process is gone or silent; `derived`: its files were
+    counted, since nothing saved says it.
+    """
 
     path: Path
     status: RunStatus
@@ -61,13 +63,16 @@ def read_progress(path: Path, *, now: float | None = None) -> list[RunProgress]:
     now = time.time() if now is None else now
     runs = _runs_at(path)
     if not runs:
-        raise ConfigFileNotFoundError(f"`{path}` holds no run: no rollouts file and no saved progress")
+        raise ConfigFileNotFoundError(
+            f"no run found at `{path}`: there is no `rollouts*.jsonl`, and no file that has a manifest, materialized "
+            "inputs or saved progress beside it"
+        )
     return [_progress_of(files, now) for files in runs]
 
 
 def _runs_at(path: Path) -> list[RunFiles]:
     if path.is_dir():
-        named = {file: RunFiles(file) for file in find_rollouts_files(path)}
+        named = {file: RunFiles(file) for file in find_rollouts_files(path) if _is_run(RunFiles(file))}
         for status in sorted(path.glob(f"*{STATUS}.json")):
             if not status.name.startswith("."):
                 output = _output_of(status)
@@ -76,7 +81,14 @@ def _runs_at(path: Path) -> list[RunFiles]:
     if path.name.endswith(f"{STATUS}.json"):
         return [RunFiles(_output_of(path))] if path.exists() else []
     files = RunFiles(path)
-    return [files] if any(item.exists() for item in (path, files.status, files.materialized)) else []
+    return [files] if _is_run(files) else []
+
+
+def _is_run(files: RunFiles) -> bool:
+    """Return whether this is a run: not every file of JSON lines is one."""
+    if any(item.exists() for item in (files.manifest, files.status, files.materialized)):
+        return True
+    return files.rollouts.name.startswith("rollouts") and files.rollouts.is_file()
 
 
 def _output_of(status: Path) -> Path:
@@ -90,7 +102,15 @@ def _progress_of(files: RunFiles, now: float) -> RunProgress:
     status = read_status(files)
     if status is None:
         return RunProgress(files.rollouts, derived_status(files), stale=False, derived=True)
-    return RunProgress(files.rollouts, status, stale=_is_stale(status, now), derived=False)
+    if not _is_stale(status, now):
+        return RunProgress(files.rollouts, status, stale=False, derived=False)
+    # What was saved last is older than what the files hold: its process ended without saying so.
+    counted = derived_status(files)
+    status.counts, status.reward = counted.counts, counted.reward
+    for label, agent in counted.agents.items():
+        agent.expected = status.agents[label].expected if label in status.agents else agent.succeeded
+    status.failures, status.agents = counted.failures, counted.agents
+    return RunProgress(files.rollouts, status, stale=True, derived=True)
 
 
 def _is_stale(status: RunStatus, now: float) -> bool:

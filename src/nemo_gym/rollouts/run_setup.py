@@ -20,18 +20,27 @@ from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.manifest import Configuration, Materialized, RunManifest, Source, encode_manifest
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
-from nemo_gym.rollouts.prepare import RowPreparer, expand_rows, input_rows, interleaved, skills_ref_of
+from nemo_gym.rollouts.output_check import set_aside
+from nemo_gym.rollouts.prepare import (
+    RowPreparer,
+    expand_rows,
+    given_task_indices,
+    input_rows,
+    interleaved,
+    skills_ref_of,
+)
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.rollouts.recorded_run import new_run_id, write_materialized
 from nemo_gym.rollouts.resume import ResumePlan, longest_first, migrate_invalid_judge_main_rows, plan_resume
+from nemo_gym.rollouts.rollout_ids import RolloutIds
 from nemo_gym.rollouts.rollout_recovery import check_same_run, configuration_of, file_sha256
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
-from nemo_gym.store.atomic import sync_folder, write_atomic
+from nemo_gym.store.atomic import write_atomic
 from nemo_gym.store.jsonl import read_objects, repair_tail
 from nemo_gym.store.key_set import Inventory
 from nemo_gym.store.rollout_store import read_manifest
-from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles
+from nemo_gym.store.run_files import RunFiles
 
 
 @dataclass(slots=True)
@@ -118,7 +127,10 @@ class RunSetup:
         inventory = Inventory()
 
         def checked_rows() -> Iterator[JsonObject]:
-            rows = expand_rows(input_rows(self._input, self._config.limit), self._preparer())
+            preparer = self._preparer()
+            for task in given_task_indices(self._input, self._config.limit):
+                preparer.reserve(task)
+            rows = expand_rows(input_rows(self._input, self._config.limit), preparer)
             for row in interleaved(rows) if self._config.interleave_repeats else rows:
                 if agent_name_of(row) is None and not is_materialized_row(row):
                     continue  # the preparer lists all rows without a route when it has seen the last one
@@ -151,12 +163,14 @@ class RunSetup:
 
     def _resumed(self) -> PreparedRun:
         files, config = self._files, self._config
-        inventory = Inventory()
-        for row in read_objects(files.materialized):
+        inventory, ids = Inventory(), RolloutIds()
+        for position, row in enumerate(read_objects(files.materialized)):
             self._check_stop()
+            ids.add(row, position)
             key = rollout_key(row)
             if key is not None:
                 inventory.add(key, self._router.target(row).label)
+        ids.check()
         manifest = self._verified_manifest(inventory)
         for path in (files.rollouts, files.failures):
             repaired = repair_tail(path)
@@ -244,27 +258,5 @@ class RunSetup:
             skills_ref=self._skills,
             prompt=self._prompt,
             topology=self._router.topology,
+            need_input=True,
         )
-
-
-def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver) -> None:
-    """Make room for a fresh run: an earlier one with at least one success is kept under a new name, others go."""
-    earlier = [path for path in files.derived() if path.exists()]
-    for report in (*files.health_reports(), *(files.folder / name for name in HEALTH_REPORTS)):
-        report.unlink(missing_ok=True)  # it would describe a run that is no longer there
-    if not overwrite and files.rollouts.exists() and files.rollouts.stat().st_size > 0:
-        stamp = time.strftime("%Y%m%dT%H%M%S")
-        kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}{files.rollouts.suffix}")
-        number = 1
-        while kept.rollouts.exists():
-            number += 1
-            kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}-{number}{files.rollouts.suffix}")
-        for path, place in zip(files.derived(), kept.derived(), strict=True):
-            if path.exists():
-                path.rename(place)
-        observer.note(f"an earlier run was at `{files.rollouts}`; it is kept as `{kept.rollouts}`")
-    else:
-        for path in earlier:
-            path.unlink()
-    if earlier:
-        sync_folder(files.folder)

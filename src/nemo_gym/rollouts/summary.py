@@ -18,7 +18,7 @@ _SHOWN_METRICS = 8
 def summary_lines(summary: RunSummary) -> list[str]:
     """Return the counts, the metrics, the files, what is missing, and the health of a run."""
     status, files, report = summary.status, summary.files, summary.report
-    lines = [outcome_line(status)]
+    lines = [outcome_line(status), *reward_lines(status)]
     if summary.latencies.quantile(0.5) is not None or summary.latencies.drained:
         lines.append(summary.latencies.summary())
     lines += metric_lines(report.metrics)
@@ -68,6 +68,19 @@ def outcome_line(status: RunStatus) -> str:
     reward = mean_reward(status)
     parts.append("no reward" if reward is None else f"mean reward {reward:.4g} over {status.reward.count}")
     return ", ".join(parts)
+
+
+def reward_lines(status: RunStatus) -> list[str]:
+    """Return what to know about results without a reward, nothing when each has one: no mean is made of them."""
+    scored = status.counts.succeeded - status.counts.masked
+    without = scored - status.reward.count
+    if without <= 0:
+        return []
+    if without == scored:
+        which = f"none of {scored} results has a reward"
+    else:
+        which = f"{without} of {scored} results have no reward and are not in the mean"
+    return [f"Warning: {which}: the verifier gave nothing, null, NaN or text instead of a number"]
 
 
 def metric_lines(entries: list[JsonObject]) -> list[str]:

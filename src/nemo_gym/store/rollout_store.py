@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from nemo_gym.errors import ConfigFileNotFoundError, DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.failures import is_attempt, latest_failures
+from nemo_gym.records.failures import consumes_attempt, latest_failures
 from nemo_gym.records.manifest import RunManifest, decode_manifest
 from nemo_gym.records.status import RunStatus, decode_status
 from nemo_gym.store.jsonl import read_objects
@@ -101,7 +101,7 @@ class RolloutStore:
         used: dict[StoreKey, int] = {}
         for files in self.runs:
             for row in _objects(files.failures):
-                if is_attempt(row):
+                if consumes_attempt(row):
                     key = _store_key(row, files)
                     used[key] = used.get(key, 0) + 1
         return used

@@ -1,0 +1,155 @@
+"""`-o`: an earlier run makes room; anything else that lies there is somebody's and stays."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.collect import collect_run
+from nemo_gym.rollouts.output_check import check_output
+from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.store import RunFiles
+
+
+@pytest.fixture
+def input_file(tmp_path):
+    path = tmp_path / "in.jsonl"
+    row = {"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}
+    path.write_text(json.dumps(row) + "\n")
+    return path
+
+
+@pytest.fixture
+def collect(servers, input_file):
+    async def run(output, **settings):
+        settings = {"input_jsonl_fpath": str(input_file), "disable_health_check": True, **settings}
+        config = RolloutCollectionConfig(output_jsonl_fpath=str(output), **settings)
+        return await collect_run(config, own_config=servers.own_config)
+
+    return run
+
+
+def tree(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*") if not path.is_fifo()}
+
+
+def make_nothing(folder):
+    return ""
+
+
+def make_folder(folder):
+    (folder / "f.jsonl").mkdir()
+    return folder / "f.jsonl"
+
+
+def make_fifo(folder):
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def make_device(folder):
+    return "/dev/null"
+
+
+def make_notes(folder):
+    (folder / "notes.txt").write_text("mine\n")
+    return folder / "notes.txt"
+
+
+def make_rows(folder):
+    (folder / "rows.jsonl").write_text('{"a": 1}\n')
+    return folder / "rows.jsonl"
+
+
+def make_rows_with_a_foreign_manifest(folder):
+    (folder / "app_manifest.json").write_text('{"name": "my app"}')
+    return make_named(folder, "app.jsonl")
+
+
+def make_named(folder, name):
+    (folder / name).write_text('{"a": 1}\n')
+    return folder / name
+
+
+def make_foreign_file_with_a_derived_name(folder):
+    (folder / "x_coverage.json").write_text('{"lines": 90}')
+    return folder / "x.jsonl"
+
+
+def make_input(folder):
+    return folder / "in.jsonl"
+
+
+def make_output_whose_sidecar_is_the_input(folder):
+    os.link(folder / "in.jsonl", folder / "o_failures.jsonl")
+    return folder / "o.jsonl"
+
+
+def make_below_a_file(folder):
+    return folder / "in.jsonl" / "r.jsonl"
+
+
+def make_long_name(folder):
+    return folder / ("x" * 240 + ".jsonl")
+
+
+def make_long_folder(folder):
+    return folder / ("x" * 300) / "r.jsonl"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_nothing, make_folder, make_fifo, make_device, make_notes, make_rows, make_rows_with_a_foreign_manifest,
+        make_foreign_file_with_a_derived_name, make_input, make_output_whose_sidecar_is_the_input, make_below_a_file,
+        make_long_name, make_long_folder,
+    ],
+)  # fmt: skip
+async def test_what_is_no_earlier_run_is_refused_and_untouched(servers, collect, tmp_path, make):
+    output = make(tmp_path)
+    if make not in (make_input, make_output_whose_sidecar_is_the_input, make_below_a_file):
+        (tmp_path / "in.jsonl").touch()
+    before = tree(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError) as caught:
+            await collect(output, overwrite=overwrite)
+        assert "\n" not in str(caught.value)
+    assert tree(tmp_path) == before
+    assert servers.received == []
+
+
+async def test_an_earlier_run_an_empty_file_and_a_new_folder_are_fine(collect, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    await collect(tmp_path / "empty.jsonl")
+    await collect(tmp_path / "new" / "deep" / "r.jsonl")
+    await collect(tmp_path / "new" / "deep" / "r.jsonl")
+    files = RunFiles(tmp_path / "new" / "deep" / "r.jsonl")
+    assert len(list(files.folder.glob("r.bak-*[0-9].jsonl"))) == 1
+    for sibling in (files.manifest, files.status):
+        sibling.unlink()
+    await collect(files.rollouts, overwrite=True)
+    assert len(files.rollouts.read_text().splitlines()) == 1
+
+
+async def test_reports_of_somebody_else_stay(collect, tmp_path):
+    (tmp_path / "quality_summary.json").write_text('{"mine": 1}')
+    (tmp_path / "rollout_verdicts.jsonl").write_text("{}\n")
+    before = tree(tmp_path)
+    await collect(tmp_path / "r.jsonl")
+    assert {path: tree(tmp_path)[path] for path in before} == before
+
+
+def test_looking_leaves_nothing_behind(tmp_path):
+    check_output(str(tmp_path / "a" / "b" / "r.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_resuming_with_the_materialized_inputs_as_input_is_no_clash(collect, tmp_path):
+    files = RunFiles(tmp_path / "r.jsonl")
+    await collect(files.rollouts)
+    await collect(files.rollouts, input_jsonl_fpath=str(files.materialized), resume_from_cache=True)
+    with pytest.raises(ConfigError, match="is the input"):
+        await collect(files.rollouts, input_jsonl_fpath=str(files.materialized))
