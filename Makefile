@@ -27,7 +27,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 test: install-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
 check: install-dev
 	$(BIN)/ruff check .

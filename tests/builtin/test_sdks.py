@@ -182,7 +182,7 @@ def check_content(dialect: str, ended: Any, *, with_tools: bool) -> None:
 
 @pytest.mark.parametrize("with_tools", [False, True], ids=["plain", "tools"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(("client", "backend"), itertools.product(DIALECTS, DIALECTS))
+@pytest.mark.parametrize(("client", "backend"), list(itertools.product(DIALECTS, DIALECTS)))
 async def test_the_sdks_end_with_what_is_recorded(fronts, captures, client, backend, stream, with_tools) -> None:
     for way in ("sync", "async"):
         rollout = f"{uuid.uuid4().hex}-0"
