@@ -52,7 +52,8 @@ def _plain(rows: int, folder: Path) -> list[Figure]:
         floors, values, memory = [], [], []
         for number in range(RUNS):
             output = folder / f"plain-{rows}-{number}.jsonl"
-            floors.append(_measured("floor", source, output, ports)[0] / rows * 1e6)
+            bare = output.with_suffix(".floor")
+            floors.append(_measured("floor", source, bare, ports)[0] / rows * 1e6)
             cpu, peak = _measured("collect", source, output, ports)
             values.append(cpu / rows * 1e6)
             memory.append(peak)

@@ -11,10 +11,10 @@ from typing import Any
 from nemo_gym.config.names import DEFAULT_HEAD_PORT, HEAD_SERVER
 from nemo_gym.engine.local.probe import Answer, ask
 from nemo_gym.errors import HeadServerUnreachableError, RemoteError
+from nemo_gym.records.keys import SERVER_TOKEN_ENV, SERVER_TOKEN_HEADER
 
 _TIMEOUT_S = 5.0
 _EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_TOKEN_ENV, _TOKEN_HEADER = "NEMO_GYM_SERVER_TOKEN", "x-ng-server-token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class HeadAddress:
 
         Raises `HeadServerUnreachableError` when none comes and `RemoteError` for an answer that is no success.
         """
-        token = os.environ.get(_TOKEN_ENV)
-        headers = ((_TOKEN_HEADER, token),) if token else ()
+        token = os.environ.get(SERVER_TOKEN_ENV)
+        headers = ((SERVER_TOKEN_HEADER, token),) if token else ()
         host = _EVERY_INTERFACE.get(self.host, self.host)
         answer = await ask(host, self.port, path, method=method, timeout_s=_TIMEOUT_S, headers=headers)
         if answer is None:
@@ -50,6 +50,12 @@ class HeadAddress:
                 f"no head server answers at `{self.url}`. `gym env start` starts one; if it runs elsewhere, give "
                 f"`+{HEAD_SERVER}.port=N` or `+{HEAD_SERVER}.host=HOST`.",
                 server=self.url,
+            )
+        if answer.status == 401:
+            raise RemoteError(
+                f"`{self.url}` wants the token that its servers were started with: give `+server_token=...` here too.",
+                server=self.url,
+                status=answer.status,
             )
         if answer.status >= 400:
             raise RemoteError(

@@ -89,6 +89,7 @@ def _run_part(part: Part, folder: Path) -> None:
         note(f"\n$ {shlex.join(words)}")
         done = subprocess.run([sys.executable, "-m", "nemo_gym.cli.main", *words[1:]], check=False)
         if done.returncode == 130:
+            note("Interrupted. `gym quickstart` starts afresh.")
             raise KeyboardInterrupt
         if done.returncode != 0:
             raise RunFailedError(f"`{shlex.join(words[:3])}` ended with {done.returncode}; what it said is above")

@@ -4,6 +4,7 @@ and how they become one configuration."""
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from nemo_gym.config.overrides import parse_override
 from nemo_gym.config.roots import implementations
 from nemo_gym.config.values import url_problem
 from nemo_gym.errors import ConfigError, nearest_name
+from nemo_gym.records.keys import SERVER_TOKEN_ENV
 
 Overrides = Annotated[
     list[str] | None,
@@ -179,7 +181,21 @@ def compose(
     )
     for text in config.notices:
         note(f"Note: {text}")
+    _adopt_server_token(config)
     return config
+
+
+def _adopt_server_token(config: ResolvedConfig) -> None:
+    """Move the run's token from the configuration into the environment, where every process of the run looks for it.
+
+    The configuration is shown to servers, to the head server's callers and in dumps; the token is not.
+    """
+    token = config.data.pop("server_token", None)
+    if token is None:
+        return
+    if not isinstance(token, str) or not token.strip():
+        raise ConfigError("`server_token` must be a text that is not empty")
+    os.environ[SERVER_TOKEN_ENV] = token
 
 
 def require_servers(config: ResolvedConfig) -> None:

@@ -63,7 +63,7 @@ RESERVED_KEYS = _words(
     port_range_low port_range_high dry_run server_spinup_timeout_seconds model_endpoint_readiness_timeout_seconds
     allow_openai_version_skew uv_cache_dir uv_lock_timeout_seconds uv_venv_dir results_dir cache_dir _inherit_from
     _copy nemo_gym_log_dir verbose json query observability_enabled model_call_capture_dir token_id_capture
-    model_call_capture_archive
+    model_call_capture_archive server_token
     component_name skip_verification skip_verification_reward telemetry allow_unsupported_pairing
     environment_server_name environment_server_routes environment_routing_mode error_on_almost_servers
     error_on_agent_without_environment_server profiling_enabled profiling_results_dirpath help h

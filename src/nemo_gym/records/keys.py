@@ -64,6 +64,7 @@ INVOCATION_PATH_SEGMENT = "inv"
 TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"
 MODEL_CALL_ID_HEADER = "x-ng-model-call-id"
 SESSION_ID_HEADER = "x-session-id"
+SERVER_TOKEN_HEADER = "x-ng-server-token"
 
 # Global configuration.
 OBSERVABILITY_ENABLED = "observability_enabled"
@@ -74,6 +75,7 @@ MODEL_CALL_CAPTURE_ARCHIVE = "model_call_capture_archive"
 CONFIG_DICT_ENV = "NEMO_GYM_CONFIG_DICT"
 CONFIG_PATH_ENV = "NEMO_GYM_CONFIG_PATH"
 EXTRA_ROOTS_ENV = "NEMO_GYM_EXTRA_ROOTS"
+SERVER_TOKEN_ENV = "NEMO_GYM_SERVER_TOKEN"
 MAX_ATTEMPTS_ENV = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 
 SERVER_KINDS = ("responses_api_models", "resources_servers", "responses_api_agents", "environment_servers")

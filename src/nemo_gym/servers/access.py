@@ -10,9 +10,8 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.records.keys import SERVER_TOKEN_ENV, SERVER_TOKEN_HEADER
 
-SERVER_TOKEN_ENV = "NEMO_GYM_SERVER_TOKEN"
-SERVER_TOKEN_HEADER = "x-ng-server-token"
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/healthz", "/health"})
 
 
@@ -42,7 +41,7 @@ def check_binding(host: str) -> None:
     if not is_loopback(host) and server_token() is None:
         raise ConfigError(
             f"refusing to listen on `{host}` without a token: anyone who reaches it could spend the model key. Set "
-            f"`{SERVER_TOKEN_ENV}` for every process of the run, or use host `127.0.0.1`."
+            f"`+server_token=...` (or `{SERVER_TOKEN_ENV}`) for every command of the run, or use host `127.0.0.1`."
         )
 
 
