@@ -13,6 +13,7 @@ from typing import Any
 
 from nemo_gym.capture.reading import build_model_call_record, sum_model_calls
 from nemo_gym.capture.store import CaptureStore
+from nemo_gym.records import gaps as gap_codes
 from nemo_gym.records import identity, keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.model_calls import ModelCallRecord
@@ -56,7 +57,7 @@ def attach_model_call_capture(
     for directory in capture_dirs:
         _read(directory, rollout_id, calls, gaps)
     if not calls and not gaps:
-        gaps.append({"code": "model_call_capture_no_records"})
+        gaps.append({"code": gap_codes.CAPTURE_NO_RECORDS})
     capture: JsonObject = {
         "rollout_id": rollout_id,
         "metrics": sum_model_calls(calls),
@@ -118,12 +119,12 @@ def _read(
         missing = store.missing_calls(rollout_id, known)
         incomplete = bool(missing) or store.misses_unnamed_calls(rollout_id)
     except (OSError, ValueError):
-        gaps.append({"code": "model_call_capture_unreadable"})
+        gaps.append({"code": gap_codes.CAPTURE_UNREADABLE})
         return
     if invalid:
-        gaps.append({"code": "model_call_capture_records_unreadable", "detail": f"count={invalid}"})
+        gaps.append({"code": gap_codes.CAPTURE_RECORDS_UNREADABLE, "detail": f"count={invalid}"})
     if incomplete:
-        gap: JsonObject = {"code": "model_call_capture_incomplete"}
+        gap: JsonObject = {"code": gap_codes.CAPTURE_INCOMPLETE}
         if missing:
             names = [str(call["model_call_id"]) for call in missing]
             more = f" and {len(names) - _NAMED_CALLS} more" if len(names) > _NAMED_CALLS else ""

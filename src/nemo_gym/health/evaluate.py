@@ -18,7 +18,6 @@ from nemo_gym.records.evidence import TrajectoryModelCall
 CHECK_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What a check that has a defect, or meets a value nobody thought of, can raise."""
 
-_RECORD_CHECKS = (registry.CHECK_EXECUTION_ERROR, registry.RECORD_UNREADABLE, registry.DUPLICATE_IDENTITY)
 _NEEDS_A_RECORD = (registry.CHECK_EXECUTION_ERROR, registry.DUPLICATE_IDENTITY, *ROLLOUT_CHECKS)
 
 

@@ -12,19 +12,9 @@ from nemo_gym.health.payloads import is_absent, value_of
 from nemo_gym.records.call_outcome import failed
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
+from nemo_gym.records.gaps import blocked_inputs
 from nemo_gym.records.matching import CallIdentity, CallIndex
 
-PROJECTION_FAILED = "trajectory_projection_failed"
-TURNS_UNAVAILABLE = "turns_unavailable"
-SCOPE_INCOMPLETE = "turn_model_call_scope_incomplete"
-CALLS_UNKNOWN = frozenset(
-    {
-        "model_calls_unavailable",
-        "model_call_capture_incomplete",
-        "model_call_capture_records_unreadable",
-        "model_call_capture_unreadable",
-    }
-)
 FINISHED_STATUSES = frozenset({"completed", "incomplete"})
 CONTEXT_REFUSED = "context_length_exceeded"
 
@@ -73,12 +63,12 @@ class RolloutFacts:
             _count(usage, "output_tokens", "completion_tokens"),
         )
         trajectory = record.trajectory
-        gaps = set() if trajectory is None else {gap.code for gap in trajectory.gaps}
-        self.trajectory: TrajectoryRecord | None = None if PROJECTION_FAILED in gaps else trajectory
+        blocked = blocked_inputs(() if trajectory is None else [gap.code for gap in trajectory.gaps])
+        self.trajectory: TrajectoryRecord | None = None if "trajectory" in blocked else trajectory
         observed = self.trajectory is not None
-        self.turns_observed = observed and TURNS_UNAVAILABLE not in gaps
-        self.calls_observed = observed and gaps.isdisjoint(CALLS_UNKNOWN)
-        self.scope_complete = observed and SCOPE_INCOMPLETE not in gaps
+        self.turns_observed = observed and "turns" not in blocked
+        self.calls_observed = observed and "model_calls" not in blocked
+        self.scope_complete = observed and "model_call_scope" not in blocked
         self.calls: list[TrajectoryModelCall] = [] if self.trajectory is None else self.trajectory.model_calls
         self.failures = [failed(call) for call in self.calls]
         self.turn_view, self.owned_view = self._views()

@@ -20,14 +20,13 @@ from nemo_gym.capture import (
 from nemo_gym.errors import BoundaryError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.gaps import PROJECTION_FAILED
 from nemo_gym.records.identity import rollout_id_of
 from nemo_gym.rollouts.enrich import attach_evidence
 from nemo_gym.rollouts.lane import Lane
 from nemo_gym.trajectory import payloads_are_redacted
 
 QUIESCENCE_TIMEOUT_S = 5.0
-
-_TRAJECTORY_PROJECTION_FAILED = "trajectory_projection_failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ class EvidencePolicy:
         capture, trajectory = result.get(keys.MODEL_CALL_CAPTURE), result.get(keys.TRAJECTORY)
         if not isinstance(capture, Mapping) or not isinstance(trajectory, Mapping) or capture.get("gaps"):
             return False
-        return all(_gap_code(gap) != _TRAJECTORY_PROJECTION_FAILED for gap in trajectory.get("gaps") or ())
+        return all(_gap_code(gap) != PROJECTION_FAILED for gap in trajectory.get("gaps") or ())
 
     async def delete_after(self, row: JsonObject) -> None:
         """Remove the capture of this attempt, whose calls are on a durable record."""

@@ -10,7 +10,7 @@ from nemo_gym.errors import ConfigError, nearest_name
 from nemo_gym.records import keys
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.rows import agent_name_of, taskset_of
-from nemo_gym.rollouts.topology import AGENTS, ENVIRONMENTS, RELAY, RESOURCES, Instance, Topology
+from nemo_gym.rollouts.topology import AGENTS, ENVIRONMENTS, RELAY, Instance, Topology
 
 
 class AgentWithoutEnvironmentServerError(ConfigError):
@@ -151,18 +151,6 @@ class Router:
             agent=None if agent is None else agent.name,
             metrics_url=f"{base}/aggregate_metrics",
         )
-
-
-def check_agent_pairings(topology: Topology) -> list[str]:
-    """Return the pairs of agent and resources server that the resources server's `allowed_agents` excludes."""
-    problems = []
-    for agent in topology.of_kind(AGENTS):
-        for name in set(agent.references(RESOURCES)):
-            resources = topology.instances.get(name)
-            allowed = None if resources is None else resources.settings.get("allowed_agents")
-            if isinstance(allowed, list) and allowed and agent.implementation not in allowed:
-                problems.append(f"agent `{agent.name}` ({agent.implementation}) with `{name}`, which allows {allowed}")
-    return problems
 
 
 def _direct(agent: Instance, *, environment_server: str) -> Target:

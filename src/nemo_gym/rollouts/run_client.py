@@ -7,7 +7,7 @@ import errno
 import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -47,13 +47,6 @@ class FailedRunError(Exception):
     def __init__(self, failure: RunFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A completed exchange: the object that `/run` answered."""
-
-    body: JsonObject
 
 
 class RunClient:
