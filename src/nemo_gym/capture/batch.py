@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from nemo_gym.capture import files
 from nemo_gym.capture.exchange import Exchange
+from nemo_gym.capture.markers import Marker
 from nemo_gym.capture.open_calls import OpenCallLedger, Slot
 from nemo_gym.capture.spill import Spill, Spilled
 
@@ -64,7 +65,7 @@ class CaptureFile:
     def __init__(self, rollout_id: str, path: str) -> None:
         self.rollout_id, self.path = rollout_id, path
         self.jobs: list[Job] = []
-        self.markers: list[tuple[str, str]] = []
+        self.markers: list[Marker] = []
 
 
 class Batch:

@@ -25,6 +25,7 @@ from nemo_gym.capture.batch import Batch, CaptureFile, Job, Waiter
 from nemo_gym.capture.exchange import Exchange
 from nemo_gym.capture.kernel_sync import KernelSync
 from nemo_gym.capture.lanes import Lane
+from nemo_gym.capture.markers import Marker, MarkerBook
 from nemo_gym.capture.open_calls import OpenCallLedger, Slot
 from nemo_gym.capture.spill import Spill
 from nemo_gym.capture.store import CaptureStore
@@ -94,8 +95,7 @@ class CaptureWriter:
         self._threads = Lane("capture", THREADS)
         self._spill = Spill()
         self._queued_bytes = 0
-        self._owed: dict[str, list[tuple[str, str]]] = {}
-        """Marker lines that could not be written."""
+        self._markers = MarkerBook(self.store, self.ledger)
         self._direct_from = 0.0
         self._slow = 0
         self._kernel = KernelSync.open()
@@ -123,17 +123,15 @@ class CaptureWriter:
             else:
                 self.counters.failed += 1
                 self.counters.last_error = f"the capture queue is full, and nothing can be set aside: {problem}"
-                file.markers.append((exchange.model_call_id, "the capture queue was full"))
+                file.markers.append(Marker(exchange.model_call_id, "the capture queue was full", slot))
         if self._fresh:
             self._wake()
-        if problem is not None:
-            self.ledger.end(slot)
         return problem is None
 
     def mark_incomplete(self, rollout_id: str, model_call_id: str, reason: str) -> None:
         """Queue a line for the rollout's incomplete marker."""
         with self._lock:
-            self._file(rollout_id).markers.append((model_call_id, reason))
+            self._file(rollout_id).markers.append(Marker(model_call_id, reason))
         self._wake()
 
     @property
@@ -147,13 +145,15 @@ class CaptureWriter:
         while True:
             self._commit(self._take_fresh(), None)
             with self._lock:
-                if not self._files:
-                    return True
+                settled = not self._files
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if not settled and left <= 0:
                     return False
-                if not self._syncing:
+                if not settled and not self._syncing:
                     self._idle.wait(min(left, _REAP_S))
+            if settled:
+                self._markers.pay()
+                return True
             # The loop that would hear of ended syncs may be the one that waits here, or gone.
             self._reap(min(left, _REAP_S) if self._syncing else 0.0)
 
@@ -164,7 +164,6 @@ class CaptureWriter:
         if not self.flush(timeout_s):
             _LOG.error("capture: %d calls were not written to `%s` in time", self.counters.queued, self.store.root)
             return
-        self._pay_markers()
         self._threads.close()
         self._open_files.close()
         self.ledger.close()
@@ -293,9 +292,9 @@ class CaptureWriter:
                     loop, callback = job.waiter
                     told.setdefault(loop, []).append((callback, job.error is None))
             if batch.markers:
-                self._write_markers(batch.file.rollout_id, batch.markers)
-            elif self._owed and batch.jobs:
-                self._threads.run(self._pay_markers)
+                self._markers.write(batch.file.rollout_id, batch.markers)
+            elif batch.jobs and self._markers.owes:
+                self._threads.run(self._markers.pay)
         more = []
         with self._lock:
             for batch in batches:
@@ -331,25 +330,9 @@ class CaptureWriter:
                 batch.file.rollout_id,
                 job.error,
             )
-            batch.markers.append((call_id, f"not written: {job.error}"))
-        self.ledger.end(job.slot)
-
-    def _write_markers(self, rollout_id: str, markers: Sequence[tuple[str, str]]) -> bool:
-        """Write marker lines; what cannot be written now, as on a full disk, is owed."""
-        for index, (model_call_id, reason) in enumerate(markers):
-            try:
-                self.store.mark_incomplete(rollout_id, model_call_id=model_call_id, reason=reason)
-            except OSError as error:
-                _LOG.error("capture: rollout `%s` misses a call and cannot be marked yet: %s", rollout_id, error)
-                self._owed.setdefault(rollout_id, []).extend(markers[index:])
-                return False
-        return True
-
-    def _pay_markers(self) -> None:
-        """Write the marker lines that are owed, as far as that can be done."""
-        for rollout_id in list(self._owed):
-            if not self._write_markers(rollout_id, self._owed.pop(rollout_id, ())):
-                return
+            batch.markers.append(Marker(call_id, f"not written: {job.error}", job.slot))
+        else:
+            self.ledger.end(job.slot)
 
 
 def _call_back(callbacks: list[tuple[Callable[[bool], None], bool]]) -> None:
