@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -167,3 +168,49 @@ def test_usage_that_only_the_server_knew_counts() -> None:
     exchange = {**EXCHANGE, "response": {"id": "r1"}, "usage": {"input_tokens": 5, "output_tokens": 6}}
     record = build_model_call_record(exchange, call_index=0)
     assert (record.tokens_in, record.tokens_out) == (5, 6)
+
+
+_WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    200.0,
+    1.5,
+    10**30,
+    "",
+    "text",
+    [],
+    [1],
+    {},
+    {"type": "call"},
+    "call",
+    float("nan"),
+]
+
+
+def _spoilt(rng: random.Random) -> bytes:
+    """Return a line in which a value is of another kind, a key is new, or some bytes are damaged."""
+    line = {**EXCHANGE, "notes": {"né": ["\u2028", 1e5, {"deep": "\\"}]}}
+    if rng.random() < 0.6:
+        place: dict[str, Any] = line
+        inner = rng.choice(["request", "response", "model_ref", None])
+        if inner is not None:
+            line[inner] = place = dict(EXCHANGE[inner])
+        key = rng.choice([*place, "type", "usage", "choices", "content", "stream_error", "terminal"])
+        place[key] = rng.choice(_WRONG)
+    data = bytearray(json.dumps(line, ensure_ascii=rng.random() < 0.5).encode())
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        data[rng.randrange(len(data))] = rng.choice(b'"\\{}[],:0e+-.\x00\x1f \xff\xc3\xed\xa0u')
+    return bytes(data).replace(b"\n", b" ")
+
+
+def test_reading_a_file_finds_what_reading_its_lines_one_by_one_finds(store: CaptureStore) -> None:
+    rng = random.Random(20)
+    for number in range(60):
+        lines = [_spoilt(rng) for _ in range(50)]
+        store.path_for(str(number)).write_bytes(b"\n".join(lines))
+        objects, damaged = store.read_available(str(number))
+        records, invalid = read_available_model_call_records(store, str(number))
+        assert invalid == damaged
+        assert repr(records) == repr([build_model_call_record(line, call_index=index) for index, line in objects])

@@ -23,11 +23,18 @@ def sealed_path(path: Path) -> Path:
     return path.with_name(path.name + SEALED_SUFFIX)
 
 
-def read_lines(path: Path, *, lock: bool = True) -> bytes:
+def read_lines(path: str) -> bytes:
     """Return all lines of a data file, sealed ones first; b"" without either file.
 
-    Raises DataError when the sealed file is damaged. `lock` is False for who has locked the data file already.
+    Raises DataError when the sealed file is damaged.
     """
+    # While a plain file is locked nobody seals it, so without a sealed one beside it these are all lines.
+    plain = files.read_whole(path, unless=path + SEALED_SUFFIX)
+    return _both(Path(path), lock=True) if plain is None else plain
+
+
+def _both(path: Path, *, lock: bool) -> bytes:
+    """Return the lines of both files. `lock` is False for who has locked the data file already."""
     while True:
         before = _identity(path, lock)
         plain = files.read_whole(path, lock=lock)
@@ -56,7 +63,7 @@ def seal(path: Path) -> bool:
     with files.locked(path) as present:
         if not present:
             return False
-        lines = read_lines(path, lock=False)
+        lines = _both(path, lock=False)
         parameters = zstandard.ZstdCompressionParameters.from_level(
             _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True, source_size=len(lines)
         )
@@ -78,7 +85,7 @@ def unseal(path: Path) -> bool:
     path.touch(files.FILE_MODE)  # what appends are kept out of meanwhile
     with files.locked(path) as present:
         if present:
-            files.replace_durably(path, read_lines(path, lock=False))
+            files.replace_durably(path, _both(path, lock=False))
             sealed.unlink(missing_ok=True)
             files.sync_directory(path.parent)
     return present

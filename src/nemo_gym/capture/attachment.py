@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.capture.reading import build_model_call_record, sum_model_calls
+from nemo_gym.capture.reading import read_available_model_call_records, sum_model_calls
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.records import gaps as gap_codes
 from nemo_gym.records import identity, keys
@@ -112,18 +112,18 @@ def _read(
     """Add one directory's calls and gaps; nothing that is on disk makes this raise."""
     try:
         store = _store(directory)
-        lines, invalid = store.read_available(rollout_id)
+        found, invalid = read_available_model_call_records(store, rollout_id)
+        missing, misses_unnamed = store.losses(rollout_id, {str(call.model_call_id) for call in found})
         first = len(calls)
-        calls += [build_model_call_record(line, call_index=first + index) for index, line in lines]
-        known = {str(line.get("model_call_id")) for _, line in lines}
-        missing = store.missing_calls(rollout_id, known)
-        incomplete = bool(missing) or store.misses_unnamed_calls(rollout_id)
+        for call in found if first else ():  # a second directory goes on counting
+            call.call_index += first
+        calls += found
     except (OSError, ValueError):
         gaps.append({"code": gap_codes.CAPTURE_UNREADABLE})
         return
     if invalid:
         gaps.append({"code": gap_codes.CAPTURE_RECORDS_UNREADABLE, "detail": f"count={invalid}"})
-    if incomplete:
+    if missing or misses_unnamed:
         gap: JsonObject = {"code": gap_codes.CAPTURE_INCOMPLETE}
         if missing:
             names = [str(call["model_call_id"]) for call in missing]

@@ -148,16 +148,27 @@ def delete(path: str | Path) -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def read_whole(path: str | Path, *, lock: bool = True) -> bytes | None:
-    """Return the bytes of `path`, or None when there is no such file. `lock`: while no append is under way."""
+def read_whole(path: str | Path, *, lock: bool = True, unless: str | None = None) -> bytes | None:
+    """Return the bytes of `path`, or None when there is no such file. `lock`: while no append is under way.
+
+    Also None when there is a file `unless` while `path` is locked, or `path` was deleted before that.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    with os.fdopen(fd, "rb", buffering=0) as file:
+    try:
         if lock:
             _lock(fd, fcntl.LOCK_SH)
-        return file.readall()
+        status = os.fstat(fd)
+        if unless is not None and (not status.st_nlink or os.path.lexists(unless)):
+            return None
+        pieces = [os.read(fd, status.st_size + 1)]
+        while len(pieces[-1]) > 0 and sum(map(len, pieces)) != status.st_size:
+            pieces.append(os.read(fd, max(1 << 16, status.st_size)))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    finally:
+        os.close(fd)
 
 
 def identity_of(path: str | Path, *, lock: bool = True) -> tuple[int, int] | None:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from nemo_gym.capture.store import CaptureStore
+from nemo_gym.capture.store import CaptureStore, decode_exchange, is_call, is_utf8
 from nemo_gym.dialects.finish import finish_reason_of, model_of, response_id_of, response_status_of
 from nemo_gym.dialects.names import DIALECTS, Dialect
 from nemo_gym.dialects.reasoning import reasoning_of
 from nemo_gym.dialects.tool_calls import tool_calls_of
 from nemo_gym.dialects.usage import TokenCounts, token_counts, usage_of
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.evidence import ModelServerRef
+from nemo_gym.records.evidence import Finite, ModelServerRef
 from nemo_gym.records.model_calls import SUMMED_FIELDS, ModelCallRecord
 
 T = TypeVar("T")
@@ -32,16 +32,54 @@ def build_model_call_record(exchange: Mapping[str, Any], *, call_index: int) -> 
     """Return the record of one raw line (C13, C14). Never raises for what the line holds."""
     try:
         stated = msgspec.convert(exchange, _Stated, strict=True)
-        if not _all_finite(stated):
-            raise ValueError("a number that is none")
-        answer = _answer_of(exchange.get("usage"), stated.request, stated.response, stated.dialect)
+        return _record_of(stated, _answer_of(stated), call_index)
     except (msgspec.ValidationError, *_SHAPE_FAULTS):  # now value by value, to keep the others and name the bad ones
         line = _Line(exchange)
         stated = line.stated()
         answer = line.answer(stated)
-        problems = line.problems or None
-    else:
-        problems = None
+        return _record_of(stated, answer, call_index, line.problems or None)
+
+
+def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
+    """Return the rollout's calls in durable append order (C12); raises DataError on a damaged line."""
+    return [build_model_call_record(line, call_index=index) for index, line in enumerate(store.read(rollout_id))]
+
+
+def read_available_model_call_records(store: CaptureStore, rollout_id: str) -> tuple[list[ModelCallRecord], int]:
+    """Return what can be read, with the original line indices, and how many lines cannot."""
+    records: list[ModelCallRecord] = []
+    invalid = 0
+    for index, line in enumerate(store.lines(rollout_id)):
+        try:
+            record = _record_of_line(line, index)
+        except ValueError:
+            invalid += 1
+        else:
+            if record is not None:
+                records.append(record)
+    return records, invalid
+
+
+def _record_of_line(line: bytes, call_index: int) -> ModelCallRecord | None:
+    """Return the record of a line, None when it is no call; raises ValueError when it is damaged.
+
+    A well-formed line is decoded into its typed form at once; every other one takes the way of `store.read_available`.
+    """
+    try:
+        stated = _decode_stated(line)
+        # What is skipped, because no reader wants it, is not checked for being text.
+        if stated.type != "call" or not (line.isascii() or is_utf8(line)):
+            raise ValueError("not a well-formed call")
+        return _record_of(stated, _answer_of(stated), call_index)
+    except (msgspec.DecodeError, *_SHAPE_FAULTS):
+        exchange = decode_exchange(line)
+        return build_model_call_record(exchange, call_index=call_index) if is_call(exchange) else None
+
+
+def _record_of(
+    stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None
+) -> ModelCallRecord:
+    tokens = answer.tokens
     return ModelCallRecord(
         call_index=call_index,
         model_call_id=stated.model_call_id,
@@ -61,19 +99,19 @@ def build_model_call_record(exchange: Mapping[str, Any], *, call_index: int) -> 
         local_response_reason=stated.local_response_reason,
         started_at=stated.started_at,
         completed_at=stated.completed_at,
-        tokens_in=answer.tokens.tokens_in,
-        tokens_out=answer.tokens.tokens_out,
-        tokens_reasoning=answer.tokens.tokens_reasoning,
-        tokens_total=answer.tokens.tokens_total,
+        tokens_in=tokens.tokens_in,
+        tokens_out=tokens.tokens_out,
+        tokens_reasoning=tokens.tokens_reasoning,
+        tokens_total=tokens.tokens_total,
         request=stated.request,
         response=stated.response,
         request_raw=stated.request_raw,
         response_raw=stated.response_raw,
         tool_calls=answer.tool_calls,
         reasoning_content=answer.reasoning,
-        cache_hit=answer.tokens.cache_hit,
-        cached_tokens=answer.tokens.cached_tokens,
-        cache_creation_tokens=answer.tokens.cache_creation_tokens,
+        cache_hit=tokens.cache_hit,
+        cached_tokens=tokens.cached_tokens,
+        cache_creation_tokens=tokens.cache_creation_tokens,
         error_category=stated.error_category,
         latency_total_ms=stated.latency_ms,
         latency_ttft_ms=stated.latency_ttft_ms,
@@ -83,17 +121,6 @@ def build_model_call_record(exchange: Mapping[str, Any], *, call_index: int) -> 
         stream_error=stated.stream_error,
         problems=problems,
     )
-
-
-def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
-    """Return the rollout's calls in durable append order (C12); raises DataError on a damaged line."""
-    return [build_model_call_record(line, call_index=index) for index, line in enumerate(store.read(rollout_id))]
-
-
-def read_available_model_call_records(store: CaptureStore, rollout_id: str) -> tuple[list[ModelCallRecord], int]:
-    """Return what can be read, with the original line indices, and how many lines cannot."""
-    lines, invalid = store.read_available(rollout_id)
-    return [build_model_call_record(line, call_index=index) for index, line in lines], invalid
 
 
 def sum_model_calls(calls: Iterable[ModelCallRecord]) -> dict[str, Any]:
@@ -134,6 +161,7 @@ def aggregate_model_call_metrics(store: CaptureStore, rollout_id: str) -> dict[s
 class _Stated(msgspec.Struct, kw_only=True):
     """What a well-formed line says, as it says it. `Any` keeps an object as it is, instead of a copy."""
 
+    type: Any = "call"
     model_call_id: str | None = None
     client_session_id: str | None = None
     invocation_id: str | None = None
@@ -145,19 +173,20 @@ class _Stated(msgspec.Struct, kw_only=True):
     response_source: str | None = None
     upstream_status_code: int | None = None
     local_response_reason: str | None = None
-    started_at: float | None = None
-    completed_at: float | None = None
+    started_at: Finite | None = None
+    completed_at: Finite | None = None
     request: Any = None
     response: Any = None
     request_raw: str | None = None
     response_raw: str | None = None
     error_category: str | None = None
-    latency_ms: float | None = None
-    latency_ttft_ms: float | None = None
-    latency_first_content_ms: float | None = None
+    latency_ms: Finite | None = None
+    latency_ttft_ms: Finite | None = None
+    latency_first_content_ms: Finite | None = None
     stream: bool | None = None
     terminal: str | None = None
     stream_error: Any = None
+    usage: Any = None
 
     def __post_init__(self) -> None:
         for body in (self.request, self.response, self.stream_error):
@@ -165,11 +194,7 @@ class _Stated(msgspec.Struct, kw_only=True):
                 raise ValueError("a body is an object")
 
 
-def _all_finite(stated: _Stated) -> bool:
-    for number in (stated.started_at, stated.completed_at, stated.latency_ms, stated.latency_ttft_ms):
-        if number is not None and not math.isfinite(number):
-            return False
-    return stated.latency_first_content_ms is None or math.isfinite(stated.latency_first_content_ms)
+_decode_stated = msgspec.json.Decoder(_Stated).decode
 
 
 class _Answer(NamedTuple):
@@ -184,13 +209,14 @@ class _Answer(NamedTuple):
     reasoning: str | None
 
 
-def _answer_of(usage: Any, request: Any, response: Any, dialect: Dialect | None) -> _Answer:
+def _answer_of(stated: _Stated) -> _Answer:
     """Return what the answer says; raises one of `_SHAPE_FAULTS` when it has an impossible shape."""
+    response, dialect = stated.response, stated.dialect
     return _Answer(
         # What the answer says; else what the server knew, although the answer could not say it.
-        token_counts(usage_of(response) or usage, dialect),
+        token_counts(usage_of(response) or stated.usage, dialect),
         response_id_of(response),
-        model_of(response, request),
+        model_of(response, stated.request),
         response_status_of(response),
         finish_reason_of(response),
         tool_calls_of(response, dialect),

@@ -87,8 +87,16 @@ class CaptureStore:
 
         From the marker, and from calls that began and never ended: their process died, or they still run.
         """
+        return self._missing_calls(rollout_id, known, self._marker_lines(rollout_id) or [])
+
+    def losses(self, rollout_id: str, known: set[str]) -> tuple[list[JsonObject], bool]:
+        """Return what `missing_calls` and `misses_unnamed_calls` do, from one look at the marker."""
+        marker = self._marker_lines(rollout_id)
+        return self._missing_calls(rollout_id, known, marker or []), _names_not_all(marker)
+
+    def _missing_calls(self, rollout_id: str, known: set[str], marker: list[JsonObject]) -> list[JsonObject]:
         missing: dict[str, JsonObject] = {}
-        for line in self._marker_lines(rollout_id):
+        for line in marker:
             call_id = line.get("model_call_id")
             if isinstance(call_id, str) and call_id not in known:
                 missing.setdefault(call_id, line)
@@ -101,10 +109,7 @@ class CaptureStore:
 
     def misses_unnamed_calls(self, rollout_id: str) -> bool:
         """Return whether there is a marker that does not say which call is missing."""
-        if not os.path.exists(self._name(rollout_id, MARKER_SUFFIX)):  # noqa: PTH110
-            return False
-        lines = self._marker_lines(rollout_id)
-        return not lines or any(not isinstance(line.get("model_call_id"), str) for line in lines)
+        return _names_not_all(self._marker_lines(rollout_id))
 
     def read(self, rollout_id: str) -> list[JsonObject]:
         """Return every exchange in durable append order; `[]` without a file.
@@ -114,7 +119,7 @@ class CaptureStore:
         path = self.path_for(rollout_id)
         exchanges: list[JsonObject] = []
         offset = 0
-        for number, line in enumerate(archive.read_lines(path).split(b"\n"), start=1):
+        for number, line in enumerate(archive.read_lines(str(path)).split(b"\n"), start=1):
             if line.strip():
                 try:
                     exchange = decode_exchange(line)
@@ -132,10 +137,8 @@ class CaptureStore:
         The index counts damaged lines too, blank lines not.
         """
         found: list[tuple[int, JsonObject]] = []
-        invalid = index = 0
-        for line in archive.read_lines(self.path_for(rollout_id)).split(b"\n"):
-            if not line.strip():
-                continue
+        invalid = 0
+        for index, line in enumerate(self.lines(rollout_id)):
             try:
                 exchange = decode_exchange(line)
             except ValueError:
@@ -143,8 +146,12 @@ class CaptureStore:
             else:
                 if is_call(exchange):
                     found.append((index, exchange))
-            index += 1
         return found, invalid
+
+    def lines(self, rollout_id: str) -> list[bytes]:
+        """Return the lines that are not blank, damaged or not, in durable append order, sealed ones first."""
+        data = archive.read_lines(self._name(rollout_id, DATA_SUFFIX))
+        return [line for line in data.split(b"\n") if line and not line.isspace()]
 
     def delete(self, rollout_id: str) -> None:
         """Remove the rollout's files. Calls still being served for it are not recorded when they end (C11)."""
@@ -174,7 +181,7 @@ class CaptureStore:
         found = []
         for call in open_calls.open_calls(self._root, rollout_id):
             if call.rollout_id not in data:
-                data[call.rollout_id] = archive.read_lines(self.path_for(call.rollout_id))
+                data[call.rollout_id] = archive.read_lines(self._name(call.rollout_id, DATA_SUFFIX))
             if not _is_recorded(call.model_call_id, data[call.rollout_id]):
                 found.append(call)
         return found
@@ -190,9 +197,13 @@ class CaptureStore:
             count += 1
         return count
 
-    def _marker_lines(self, rollout_id: str) -> list[JsonObject]:
+    def _marker_lines(self, rollout_id: str) -> list[JsonObject] | None:
+        """Return the marker's lines, None without a marker."""
+        data = files.read_whole(self._name(rollout_id, MARKER_SUFFIX))
+        if data is None:
+            return None
         lines = []
-        for line in (files.read_whole(self._name(rollout_id, MARKER_SUFFIX)) or b"").split(b"\n"):
+        for line in data.split(b"\n"):
             try:
                 value = orjson.loads(line) if line.strip() else None
             except orjson.JSONDecodeError:
@@ -255,9 +266,22 @@ def _is_recorded(model_call_id: str, lines: bytes) -> bool:
     return False
 
 
+def is_utf8(line: bytes) -> bool:
+    """Return whether a line is text."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def is_call(exchange: JsonObject) -> bool:
     """Return whether a line is a call: lines of another `type` belong to other readers."""
     return bool(exchange.get("type", "call") == "call")
+
+
+def _names_not_all(marker: list[JsonObject] | None) -> bool:
+    return marker is not None and (not marker or any(not isinstance(line.get("model_call_id"), str) for line in marker))
 
 
 def _null(_name: str) -> None:

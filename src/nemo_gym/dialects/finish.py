@@ -63,12 +63,14 @@ def finish_reason_of(response: object) -> str | None:
     """Return the first string among `stop_reason`, the first choice's `finish_reason`, `incomplete_details.reason`."""
     if not isinstance(response, dict):
         return None
+    reason = response.get("stop_reason")
+    if isinstance(reason, str):
+        return reason
+    for reason in _choice_reasons(response)[:1]:
+        if reason is not None:
+            return reason
     details = response.get("incomplete_details")
-    return _first_text(
-        response.get("stop_reason"),
-        next(iter(_choice_reasons(response)), None),
-        details.get("reason") if isinstance(details, dict) else None,
-    )
+    return _first_text(details.get("reason")) if isinstance(details, dict) else None
 
 
 def finish_of(response: object, dialect: Dialect | None) -> Finish:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nemo_gym.dialects.names import Dialect, dialect_of
 from nemo_gym.records.codec import JsonObject, JsonValue
@@ -30,11 +30,8 @@ def reasoning_of(response: object, dialect: Dialect | None) -> str | None:
     return "\n".join(text for text in found if text) or None
 
 
-def _objects(value: JsonValue) -> Iterator[JsonObject]:
-    if isinstance(value, list):
-        for item in value:
-            if isinstance(item, dict):
-                yield item
+def _objects(value: JsonValue) -> Sequence[JsonObject]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
 
 
 def _texts(value: JsonValue, key: str = "text") -> list[str]:

@@ -7,7 +7,7 @@ possible; text that is not JSON is `{"_raw": text}`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nemo_gym.dialects.names import Dialect, dialect_of
 from nemo_gym.records import codec
@@ -72,11 +72,8 @@ def has_unparsable_arguments(response: object, dialect: Dialect) -> bool:
     )
 
 
-def _objects(value: JsonValue) -> Iterator[JsonObject]:
-    if isinstance(value, list):
-        for item in value:
-            if isinstance(item, dict):
-                yield item
+def _objects(value: JsonValue) -> Sequence[JsonObject]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
 
 
 def _text(value: JsonValue) -> str | None:
@@ -85,19 +82,20 @@ def _text(value: JsonValue) -> str | None:
 
 def _responses_calls(response: JsonObject) -> Iterator[JsonObject]:
     for item in _objects(response.get("output")):
-        kind = _text(item.get("type"))
-        if kind is None or kind not in _RESPONSES_CALLS:
+        kind = item.get("type")
+        asked = _RESPONSES_CALLS.get(kind) if isinstance(kind, str) else None
+        if kind is None or asked is None:
             continue
         plain = _RESPONSES_PLAIN_KEYS.get(kind)
         arguments: JsonValue
         if plain is not None:
             arguments = {key: item[key] for key in plain if item.get(key) is not None}
         else:
-            asked = (item.get(key) for key in _RESPONSES_CALLS[kind])
-            arguments = parse_arguments(next((value for value in asked if value is not None), None))
+            arguments = parse_arguments(_first_given(item, asked))
+        name = _text(item.get("name"))
         call: JsonObject = {
             "call_id": _text(item.get("call_id")) or _text(item.get("id")),
-            "name": _text(item.get("name")) or (None if kind == "function_call" else kind.removesuffix("_call")),
+            "name": name or (None if kind == "function_call" else kind.removesuffix("_call")),
             "arguments": arguments,
         }
         if kind != "function_call":
@@ -106,6 +104,14 @@ def _responses_calls(response: JsonObject) -> Iterator[JsonObject]:
             if item.get(key) is not None:
                 call[key] = item[key]
         yield call
+
+
+def _first_given(item: JsonObject, keys: tuple[str, ...]) -> JsonValue:
+    for key in keys:
+        value = item.get(key)
+        if value is not None:
+            return value
+    return None
 
 
 def _chat_calls(response: JsonObject) -> Iterator[JsonObject]:

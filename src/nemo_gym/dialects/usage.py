@@ -9,15 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.records.codec import JsonObject
 
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _OUTPUT_DETAILS = ("output_tokens_details", "completion_tokens_details")
+# Where each count may stand, in the order in which places are believed.
+_OUTPUT = ("output_tokens", "completion_tokens")
+_CACHED_IN_DETAILS = ("cached_tokens", "cached_input_tokens")
+_CACHED = ("cache_read_input_tokens", "cached_input_tokens", "prompt_cache_hit_tokens", "cached_tokens")
+_WRITTEN_IN_DETAILS = ("cache_write_tokens", "cache_creation_tokens")
+_REASONING_IN_DETAILS = ("reasoning_tokens", "thinking_tokens")
+_REASONING = ("reasoning_output_tokens", "thoughts_token_count", "reasoning_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
+class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     """Normalised counts of one call; None where the provider said nothing usable."""
 
     tokens_in: int | None = None
@@ -51,7 +59,7 @@ def token_counts(usage: object, dialect: Dialect | None) -> TokenCounts:
         return TokenCounts()
     cached = _cached_tokens(usage)
     written = _cache_creation_tokens(usage)
-    tokens_out = _first(usage, "output_tokens", "completion_tokens")
+    tokens_out = _first(usage, _OUTPUT)
     total = _count(usage.get("total_tokens"))
     tokens_in = _count(usage.get("input_tokens"))
     if tokens_in is None:
@@ -116,28 +124,26 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _first(source: JsonObject, *keys: str) -> int | None:
+def _first(source: JsonObject, keys: tuple[str, ...]) -> int | None:
     for key in keys:
-        count = _count(source.get(key))
-        if count is not None:
-            return count
+        value = source.get(key)
+        if type(value) is int and value >= 0:
+            return value
     return None
 
 
-def _first_in_details(usage: JsonObject, details: tuple[str, ...], *keys: str) -> int | None:
+def _first_in_details(usage: JsonObject, details: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
     for name in details:
         inner = usage.get(name)
-        count = _first(inner, *keys) if isinstance(inner, dict) else None
+        count = _first(inner, keys) if isinstance(inner, dict) else None
         if count is not None:
             return count
     return None
 
 
 def _cached_tokens(usage: JsonObject) -> int | None:
-    count = _first_in_details(usage, _INPUT_DETAILS, "cached_tokens", "cached_input_tokens")
-    if count is not None:
-        return count
-    return _first(usage, "cache_read_input_tokens", "cached_input_tokens", "prompt_cache_hit_tokens", "cached_tokens")
+    count = _first_in_details(usage, _INPUT_DETAILS, _CACHED_IN_DETAILS)
+    return _first(usage, _CACHED) if count is None else count
 
 
 def _anthropic_cache_write(usage: JsonObject) -> int | None:
@@ -154,14 +160,12 @@ def _cache_creation_tokens(usage: JsonObject) -> int | None:
     count = _anthropic_cache_write(usage)
     if count is not None:
         return count
-    return _first_in_details(usage, _INPUT_DETAILS, "cache_write_tokens", "cache_creation_tokens")
+    return _first_in_details(usage, _INPUT_DETAILS, _WRITTEN_IN_DETAILS)
 
 
 def _reasoning_tokens(usage: JsonObject) -> int | None:
-    count = _first_in_details(usage, _OUTPUT_DETAILS, "reasoning_tokens", "thinking_tokens")
-    if count is not None:
-        return count
-    return _first(usage, "reasoning_output_tokens", "thoughts_token_count", "reasoning_tokens")
+    count = _first_in_details(usage, _OUTPUT_DETAILS, _REASONING_IN_DETAILS)
+    return _first(usage, _REASONING) if count is None else count
 
 
 def _leaves_cache_out(

@@ -260,21 +260,29 @@ def read(kind: type[_EvidenceT], data: object) -> _EvidenceT:
 
 def dump(record: Evidence) -> JsonObject:
     """Return the record as a plain object: every field present, unknown ones null, payloads the same objects."""
-    tag = record.__struct_config__.tag
-    out: JsonObject = msgspec.structs.asdict(record) if tag is None else {"kind": tag, **msgspec.structs.asdict(record)}
-    for name in _record_fields(type(record)):
+    tag, single, several = _shape(type(record))
+    out: JsonObject = _asdict(record) if tag is None else {"kind": tag, **_asdict(record)}
+    for name in single:
         value = out[name]
-        if type(value) is list:
-            out[name] = [dump(item) for item in value]
-        elif value is not None:
+        if value is not None:
             out[name] = dump(value)
+    for name in several:
+        values = out[name]
+        out[name] = [dump(value) for value in values] if values else []
     return out
 
 
+_asdict = msgspec.structs.asdict
+
+
 @functools.cache
-def _record_fields(kind: type[Evidence]) -> tuple[str, ...]:
-    """Return the fields of `kind` that hold records or lists of records."""
-    return tuple(field.name for field in msgspec.structs.fields(kind) if _holds_records(field.type))
+def _shape(kind: type[Evidence]) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """Return the `kind` of a record class, its fields that hold one record, and those that hold lists of them."""
+    tag = kind.__struct_config__.tag
+    assert tag is None or isinstance(tag, str)
+    holding = [field for field in msgspec.structs.fields(kind) if _holds_records(field.type)]
+    several = tuple(field.name for field in holding if typing.get_origin(field.type) is list)
+    return tag, tuple(field.name for field in holding if field.name not in several), several
 
 
 def _holds_records(hint: Any) -> bool:
