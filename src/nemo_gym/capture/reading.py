@@ -76,9 +76,7 @@ def _record_of_line(line: bytes, call_index: int) -> ModelCallRecord | None:
         return build_model_call_record(exchange, call_index=call_index) if is_call(exchange) else None
 
 
-def _record_of(
-    stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None
-) -> ModelCallRecord:
+def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
     tokens = answer.tokens
     return ModelCallRecord(
         call_index=call_index,

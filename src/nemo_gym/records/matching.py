@@ -7,10 +7,11 @@ the health checks use this one rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nemo_gym.records.evidence import ModelCallRef
+from nemo_gym.records.model_calls import ModelCallRecord
 
 ServerKey = tuple[str, str]
 """A model server reference as (type, name)."""
@@ -29,7 +30,7 @@ def identity_of(value: Any) -> CallIdentity:
 
     A trajectory call keeps `model_ref` and `response_id` under `response_metadata`.
     """
-    if type(value) is ModelCallRef:
+    if type(value) is ModelCallRef or type(value) is ModelCallRecord:
         ref = value.model_ref
         return CallIdentity(
             value.model_call_id or None, None if ref is None else (ref.type, ref.name), value.response_id or None
@@ -65,19 +66,25 @@ class CallIndex:
             if server is not None and response_id is not None:
                 self._by_pair.setdefault((server, response_id), []).append(position)
 
-    def match(self, ref: Any) -> list[int]:
-        """Return the positions of the calls that `ref` can mean: one is a match, none or several are not."""
+    def match(self, ref: Any) -> Sequence[int]:
+        """Return the positions of the calls that `ref` can mean: one is a match, none or several are not.
+
+        The positions are not the caller's to change.
+        """
         call_id, server, response_id = ref if type(ref) is CallIdentity else identity_of(ref)
         if call_id is not None:
+            named = self._by_id.get(call_id, [])
+            if server is None and response_id is None:
+                return named
             return [
                 position
-                for position in self._by_id.get(call_id, ())
+                for position in named
                 if (server is None or self.identities[position].model_ref == server)
                 and (response_id is None or self.identities[position].response_id == response_id)
             ]
         if server is None or response_id is None:
             return []
-        return list(self._by_pair.get((server, response_id), ()))
+        return self._by_pair.get((server, response_id), [])
 
 
 def _getter(value: Any) -> Callable[[str], Any]:

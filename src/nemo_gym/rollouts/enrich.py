@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_gym.capture import CaptureStore, attach_model_call_capture
 from nemo_gym.records import keys
@@ -16,9 +16,11 @@ from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import AgentObservationBundle, ObservationGap, dump, read
 from nemo_gym.records.gaps import OBSERVATION_JOIN_FAILED
 from nemo_gym.records.identity import TrajectoryIdentity, trajectory_identity_of
+from nemo_gym.records.matching import CallIndex
 from nemo_gym.trajectory import (
     CLAUDE_CODE,
     PROJECTION_ERRORS,
+    Captured,
     add_gap,
     attach_summary_calls,
     build_perf,
@@ -26,7 +28,7 @@ from nemo_gym.trajectory import (
     join_bundle,
     owned_calls,
     payloads_are_redacted,
-    project_record,
+    project_onto,
 )
 
 
@@ -49,21 +51,23 @@ def attach_evidence(
     `ng_model_call_capture` too; they are the same objects as in the trajectory. `include_perf_detail` adds
     a fifth attachment, `ng_perf_detail`, wherever there is `ng_perf`.
     """
-    joined = _attach_and_join(
+    attached = _attach_and_join(
         row, result, capture_dirs, include_payloads=include_payloads and not payloads_are_redacted(result)
     )
-    trajectory = project_record(
+    projection = project_onto(
         result,
         identity=_identity_of(row),
-        joined=joined,
+        joined=attached.joined,
+        captured=attached.captured,
         include_payloads=include_payloads,
         keep_captured_payloads=keep_captured_payloads,
     )
     result.pop(keys.PERF, None)
     result.pop(keys.PERF_DETAIL, None)
-    if trajectory is None or not capture_dirs:
+    if projection is None or not capture_dirs:
         return result
-    owners = owned_calls(trajectory)
+    trajectory = projection.trajectory
+    owners = owned_calls(trajectory, projection.calls)
     perf = build_perf(trajectory, rollout_latency_ms=rollout_latency_ms, owners=owners)
     if perf is not None:
         result[keys.PERF] = perf
@@ -83,32 +87,41 @@ def merge_model_call_capture_into_record(
     return record
 
 
+class _Attached(NamedTuple):
+    """The records behind the capture on the result, and the bundle joined to them; None where there is none."""
+
+    captured: Captured | None = None
+    joined: AgentObservationBundle | None = None
+
+
 def _attach_and_join(
     row: Mapping[str, Any], result: JsonObject, capture_dirs: Sequence[Path | CaptureStore], *, include_payloads: bool
-) -> AgentObservationBundle | None:
-    """Attach the capture and join the bundle to it; returns the joined bundle, or None when nothing was joined."""
+) -> _Attached:
+    """Attach the capture and join the bundle to it, in place."""
     if not capture_dirs:
-        return None
+        return _Attached()
     try:
         attached = attach_model_call_capture(
             result, row=row, capture_dirs=capture_dirs, include_payloads=include_payloads
         )
     except ValueError:  # a row whose id cannot be a capture key was never captured
-        return None
+        return _Attached()
+    if attached is None:
+        return _Attached()
+    captured = Captured(attached.calls, CallIndex(attached.calls))
     observations = result.get(keys.AGENT_OBSERVATIONS)
-    if attached is None or observations is None:
-        return None
-    capture = result[keys.MODEL_CALL_CAPTURE]
+    if observations is None:
+        return _Attached(captured)
     try:
         bundle = read(AgentObservationBundle, observations)
         if bundle.source == CLAUDE_CODE:  # compares bodies, so it needs them also where the record does not
             bundle = attach_summary_calls(bundle, [call.model_dump() for call in attached.calls])
-        joined = join_bundle(bundle, capture["calls"])
+        joined = join_bundle(bundle, attached.capture["calls"], captured.calls)
     except PROJECTION_ERRORS:
-        add_gap(capture, ObservationGap(code=OBSERVATION_JOIN_FAILED))
-        return None
+        add_gap(attached.capture, ObservationGap(code=OBSERVATION_JOIN_FAILED))
+        return _Attached(captured)
     result[keys.AGENT_OBSERVATIONS] = dump(joined)
-    return joined
+    return _Attached(captured, joined)
 
 
 def _identity_of(row: Mapping[str, Any]) -> TrajectoryIdentity:

@@ -8,12 +8,20 @@ from nemo_gym.trajectory.join import join_bundle, join_observations
 from nemo_gym.trajectory.payloads import drop_captured_payloads, payloads_are_redacted
 from nemo_gym.trajectory.perf import build_perf, owned_calls
 from nemo_gym.trajectory.perf_detail import build_perf_detail
-from nemo_gym.trajectory.project import PROJECTION_ERRORS, add_gap, project_record, project_trajectory
+from nemo_gym.trajectory.project import (
+    PROJECTION_ERRORS,
+    Captured,
+    add_gap,
+    project_onto,
+    project_record,
+    project_trajectory,
+)
 
 __all__ = [
     "CLAUDE_CODE",
     "GAP_REGISTRY",
     "PROJECTION_ERRORS",
+    "Captured",
     "GapSpec",
     "add_gap",
     "attach_summary_calls",
@@ -24,6 +32,7 @@ __all__ = [
     "join_observations",
     "owned_calls",
     "payloads_are_redacted",
+    "project_onto",
     "project_record",
     "project_trajectory",
 ]

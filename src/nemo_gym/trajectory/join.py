@@ -42,9 +42,11 @@ def join_observations(bundle: JsonObject, calls: Sequence[Mapping[str, Any]]) ->
     return dump(join_bundle(read(AgentObservationBundle, bundle), calls))
 
 
-def join_bundle(bundle: AgentObservationBundle, calls: Sequence[Mapping[str, Any]]) -> AgentObservationBundle:
-    """Return `bundle` joined to the captured `calls` (append order), as records."""
-    return _Join(bundle, calls).joined()
+def join_bundle(
+    bundle: AgentObservationBundle, calls: Sequence[Mapping[str, Any]], index: CallIndex | None = None
+) -> AgentObservationBundle:
+    """Return `bundle` joined to the captured `calls` (append order), as records. `index` is that of `calls`."""
+    return _Join(bundle, calls, CallIndex(calls) if index is None else index).joined()
 
 
 def canonical_reference(identity: CallIdentity) -> ModelCallRef:
@@ -60,10 +62,10 @@ def canonical_reference(identity: CallIdentity) -> ModelCallRef:
 class _Join:
     """One run of the join: owners by call position, and the gaps in the order found."""
 
-    def __init__(self, bundle: AgentObservationBundle, calls: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, bundle: AgentObservationBundle, calls: Sequence[Mapping[str, Any]], index: CallIndex) -> None:
         self.bundle = bundle
         self.calls = calls
-        self.index = CallIndex(calls)
+        self.index = index
         self.owners: dict[int, str] = {}
         self.gaps: list[ObservationGap] = producer_gaps(bundle.gaps)
 
@@ -87,16 +89,21 @@ class _Join:
 
         This is the one way in which a call that failed without a response id gets an owner.
         """
+        named = [
+            (identity, names)
+            for call, identity in zip(self.calls, self.index.identities, strict=True)
+            if identity.model_call_id is not None and (names := named_invocations(call))
+        ]
+        extra: dict[str, list[ModelCallRef]] = {}
+        if not named:
+            return extra
         held = {
             record.invocation_id: {identity_of(ref) for ref in record.model_calls}
             for record in self.bundle.records
             if type(record) is AgentInvocation
         }
-        extra: dict[str, list[ModelCallRef]] = {}
-        for call, identity in zip(self.calls, self.index.identities, strict=True):
-            if identity.model_call_id is None:
-                continue
-            for name in named_invocations(call):
+        for identity, names in named:
+            for name in names:
                 known = held.get(name)
                 if known is not None and not _denoted(identity, known):
                     known.add(identity)
@@ -106,6 +113,7 @@ class _Join:
     def _join_invocation(self, invocation: AgentInvocation, extra: Sequence[ModelCallRef]) -> AgentInvocation:
         name = invocation.invocation_id
         refs: list[ModelCallRef] = []
+        meant: set[int] = set()
         for ref in (*invocation.model_calls, *extra):
             position = self._only_match(ref, name, "")
             if position is None:
@@ -116,9 +124,9 @@ class _Join:
                 self._add(REFERENCE_CONFLICT, name, self._call_name(position))
                 refs.append(ref)
                 continue
-            canonical = canonical_reference(self.index.identities[position])
-            if canonical not in refs:  # one invocation naming one call twice means it once
-                refs.append(canonical)
+            if position not in meant:  # one invocation naming one call twice means it once
+                meant.add(position)
+                refs.append(canonical_reference(self.index.identities[position]))
         return msgspec.structs.replace(invocation, model_calls=refs)
 
     def _join_compaction(self, compaction: ContextCompactionObservation) -> ContextCompactionObservation:
@@ -177,6 +185,8 @@ class _Join:
 def named_invocations(call: Mapping[str, Any]) -> list[str]:
     """Return the invocation ids that the client gave with the call: in the URL, and as session header."""
     names = (call.get("invocation_id"), call.get("client_session_id"))
+    if names == (None, None):
+        return []
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 

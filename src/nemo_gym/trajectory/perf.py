@@ -59,9 +59,13 @@ def build_perf(
     return perf
 
 
-def owned_calls(trajectory: TrajectoryRecord) -> dict[int, str]:
-    """Return the owned calls: position in `model_calls` -> invocation id; a call has one owner, the first claimant."""
-    index = CallIndex(trajectory.model_calls)
+def owned_calls(trajectory: TrajectoryRecord, index: CallIndex | None = None) -> dict[int, str]:
+    """Return the owned calls: position in `model_calls` -> invocation id; a call has one owner, the first claimant.
+
+    `index` is that of `model_calls`.
+    """
+    if index is None:
+        index = CallIndex(trajectory.model_calls)
     repeated = {gap.detail for gap in trajectory.gaps if gap.code == IDENTITY_DUPLICATE}
     nameless = [identity for identity in index.identities if identity.model_call_id is None] if repeated else []
     owners: dict[int, str] = {}

@@ -7,7 +7,7 @@ producer's or none: nothing here makes a turn out of a call or of a conversation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -39,6 +39,7 @@ from nemo_gym.records.gaps import (
 )
 from nemo_gym.records.identity import TrajectoryIdentity
 from nemo_gym.records.matching import CallIndex
+from nemo_gym.records.model_calls import ModelCallRecord
 from nemo_gym.trajectory.calls import merge_calls, renamed_references
 from nemo_gym.trajectory.gaps import without_repeats
 from nemo_gym.trajectory.payloads import drop_captured_payloads
@@ -46,6 +47,20 @@ from nemo_gym.trajectory.tools import merge_tools, tool_outputs
 
 PROJECTION_ERRORS = (ValidationError, ValueError, TypeError, RecursionError)
 """What malformed evidence can raise: schema errors, and those of values that are not even JSON."""
+
+
+class Projection(NamedTuple):
+    """A trajectory, and its model calls by their identifiers."""
+
+    trajectory: TrajectoryRecord
+    calls: CallIndex
+
+
+class Captured(NamedTuple):
+    """The records that a capture attachment was made from, and their index: they spare reading it again."""
+
+    records: Sequence[ModelCallRecord]
+    calls: CallIndex
 
 
 def project_record(
@@ -62,23 +77,44 @@ def project_record(
     trajectory, the bodies stay, and the gap `trajectory_projection_failed` is added where it can be; the rollout
     itself never fails. `joined` spares reading `ng_agent_observations` again.
     """
+    projection = project_onto(
+        result,
+        identity=identity,
+        joined=joined,
+        include_payloads=include_payloads,
+        keep_captured_payloads=keep_captured_payloads,
+    )
+    return None if projection is None else projection.trajectory
+
+
+def project_onto(
+    result: JsonObject,
+    *,
+    identity: TrajectoryIdentity,
+    joined: AgentObservationBundle | None = None,
+    captured: Captured | None = None,
+    include_payloads: bool = True,
+    keep_captured_payloads: bool = False,
+) -> Projection | None:
+    """Do what `project_record` does; `captured` is what `ng_model_call_capture` of the result was made from."""
     if all(result.get(key) is None for key in keys.EVIDENCE_KEYS):
         return None
     try:
-        trajectory = project_trajectory(
+        projection = project(
             identity=identity,
             capture=result.get(keys.MODEL_CALL_CAPTURE),
             observations=result.get(keys.AGENT_OBSERVATIONS) if joined is None else joined,
             producer=result.get(keys.TRAJECTORY),
+            captured=captured,
             include_payloads=include_payloads,
         )
     except PROJECTION_ERRORS as error:
         _record_failure(result, identity, type(error).__name__)
         return None
-    result[keys.TRAJECTORY] = dump(trajectory)
+    result[keys.TRAJECTORY] = dump(projection.trajectory)
     if not keep_captured_payloads:
         drop_captured_payloads(result.get(keys.MODEL_CALL_CAPTURE))
-    return trajectory
+    return projection
 
 
 def project_trajectory(
@@ -94,19 +130,38 @@ def project_trajectory(
     `capture` is `ng_model_call_capture`, `observations` the joined bundle, `producer` the agent's own trajectory; each
     may be None. An invalid bundle or producer trajectory is left out with a gap.
     """
+    return project(
+        identity=identity,
+        capture=capture,
+        observations=observations,
+        producer=producer,
+        include_payloads=include_payloads,
+    ).trajectory
+
+
+def project(
+    *,
+    identity: TrajectoryIdentity,
+    capture: object,
+    observations: object,
+    producer: object,
+    captured: Captured | None = None,
+    include_payloads: bool = True,
+) -> Projection:
+    """Do what `project_trajectory` does, and return the index of the calls too."""
     gaps: list[ObservationGap] = []
     if identity.override_invalid:
         gaps.append(ObservationGap(code=TRAJECTORY_IDENTITY_INVALID))
     stated = _read_producer(producer, identity, gaps)
     bundle = _read_bundle(observations, gaps)
     calls, capture_gaps = _read_capture(capture)
-    index = CallIndex(calls)
+    index = CallIndex(calls) if captured is None else captured.calls
     gaps += capture_gaps
 
     produced_calls = stated.model_calls if stated else []
     if not include_payloads:
         produced_calls = [msgspec.structs.replace(call, request=None, response=None) for call in produced_calls]
-    merged = merge_calls(produced_calls, calls, index)
+    merged = merge_calls(produced_calls, calls, index, () if captured is None else captured.records)
     gaps += merged.gaps
     invocations = _merge_invocations(stated.invocations if stated else [], bundle, index)
     tools = merge_tools(
@@ -120,7 +175,7 @@ def project_trajectory(
         invocations = [_renamed(invocation, merged.renamed) for invocation in invocations]
         turns = [_renamed(turn, merged.renamed) for turn in turns]
     gaps += _missing(merged.calls, stated, invocations)
-    return TrajectoryRecord(
+    trajectory = TrajectoryRecord(
         task_id=identity.task_id,
         rollout_id=identity.rollout_id,
         invocations=invocations,
@@ -129,6 +184,8 @@ def project_trajectory(
         tool_calls=tools,
         gaps=without_repeats(gaps),
     )
+    same = captured is not None and merged.identities == index.identities
+    return Projection(trajectory, index if same else CallIndex(merged.identities))
 
 
 def _read_producer(
