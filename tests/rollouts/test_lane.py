@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from nemo_gym.rollouts.budget import DispatchLatencyTracker
-from nemo_gym.rollouts.lane import Lane
+from nemo_gym.rollouts.lane import SLOW_RUNS, SLOW_S, Lane
 
 
 async def test_each_caller_gets_its_own_value_or_error_and_one_thread_works_at_a_time():
@@ -65,6 +66,35 @@ async def test_cancelled_work_that_has_begun_is_over_before_its_caller_is_told()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert done == [1]
+
+
+async def test_short_work_is_done_at_once_until_it_is_slow_or_other_work_waits():
+    lane, here = Lane(), threading.get_ident()
+    assert await lane.run(threading.get_ident, short=True) == here
+    assert await lane.run(threading.get_ident) != here
+    gate = threading.Event()
+    first = asyncio.ensure_future(lane.run(gate.wait))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(lane.run(threading.get_ident, short=True))
+    await asyncio.sleep(0)
+    assert not second.done()  # it came later
+    gate.set()
+    assert await second != here
+    await first
+
+    def slow():
+        time.sleep(2 * SLOW_S)
+        return threading.get_ident()
+
+    assert [await lane.run(slow, short=True) for _ in range(SLOW_RUNS)] == [here] * SLOW_RUNS
+    assert await lane.run(threading.get_ident, short=True) != here
+
+
+async def test_short_work_that_fails_tells_its_caller_and_the_lane_goes_on():
+    lane = Lane()
+    with pytest.raises(ZeroDivisionError):
+        await lane.run(lambda: 1 / 0, short=True)
+    assert await lane.run(lambda: 1, short=True) == 1
 
 
 def test_the_margin_of_many_durations_follows_them_closely():

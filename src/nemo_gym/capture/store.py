@@ -153,6 +153,16 @@ class CaptureStore:
         data = archive.read_lines(self._name(rollout_id, DATA_SUFFIX))
         return [line for line in data.split(b"\n") if line and not line.isspace()]
 
+    def size_of(self, rollout_id: str) -> int:
+        """Return how many bytes the rollout's lines take on disk, sealed or not; 0 without a file."""
+        size = 0
+        for suffix in (DATA_SUFFIX, DATA_SUFFIX + archive.SEALED_SUFFIX):
+            try:
+                size += os.stat(self._name(rollout_id, suffix)).st_size  # noqa: PTH116 - asked for each rollout
+            except OSError:
+                continue
+        return size
+
     def delete(self, rollout_id: str) -> None:
         """Remove the rollout's files. Calls still being served for it are not recorded when they end (C11)."""
         open_calls.void_open_calls(self._root, rollout_id)

@@ -27,6 +27,8 @@ from nemo_gym.rollouts.lane import Lane
 from nemo_gym.trajectory import payloads_are_redacted
 
 QUIESCENCE_TIMEOUT_S = 5.0
+SHORT_BYTES = 256 << 10
+"""A capture up to this size is read and projected without handing it to a thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class EvidencePolicy:
     async def clear_before(self, row: JsonObject) -> None:
         """Remove any capture of exactly the id that is about to be dispatched (C11)."""
         try:
-            await self._clearing.run(functools.partial(clear_model_call_captures_for_rollouts, [row], self._stores))
+            await self._clear(row)
         except OSError as error:
             raise BoundaryError(
                 f"an older capture of rollout `{rollout_id_of(row)}` cannot be removed ({error}); "
@@ -73,9 +75,11 @@ class EvidencePolicy:
     async def attach_to(self, row: JsonObject, result: JsonObject, *, latency_ms: float | None) -> None:
         """Wait until the rollout's calls are written, at most five seconds, then attach its evidence in place."""
         rollout_id = rollout_id_of(row)
+        size = 0
         if rollout_id is not None:
             for store in self._stores:
                 await await_model_call_capture_quiescence(store, rollout_id, QUIESCENCE_TIMEOUT_S)
+                size += store.size_of(rollout_id)
         attach = functools.partial(
             attach_evidence,
             row,
@@ -86,7 +90,7 @@ class EvidencePolicy:
             keep_captured_payloads=self.keep_captured_payloads,
             include_perf_detail=True,
         )
-        await self._attaching.run(attach)
+        await self._attaching.run(attach, short=size <= SHORT_BYTES)
 
     def may_delete(self, result: Mapping[str, Any]) -> bool:
         """Return whether the capture is redundant: every call was read, and projected, with its bodies.
@@ -102,7 +106,11 @@ class EvidencePolicy:
 
     async def delete_after(self, row: JsonObject) -> None:
         """Remove the capture of this attempt, whose calls are on a durable record."""
-        await self._clearing.run(functools.partial(clear_model_call_captures_for_rollouts, [row], self._stores))
+        await self._clear(row)
+
+    async def _clear(self, row: JsonObject) -> None:
+        clear = functools.partial(clear_model_call_captures_for_rollouts, [row], self._stores)
+        await self._clearing.run(clear, short=True)
 
     async def seal_after(self, row: JsonObject) -> None:
         """Compress the capture of this attempt, whose record is written."""

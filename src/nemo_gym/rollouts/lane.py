@@ -1,18 +1,24 @@
-"""Blocking work of many rollouts, done in one thread at a time and handed over in batches.
+"""Blocking work of many rollouts: short work at once, other work in one thread at a time.
 
-One hand-over to a thread for each rollout costs more than the work itself, and several busy threads only take turns.
-While a batch is being done the next one gathers, so under load the cost of handing over is shared.
+Handing work to a thread and sharing the interpreter with it costs more than short work itself, so that is done where
+it is asked for, unless it has turned out slow: then the file system may be a remote one, and for a while all of it goes
+to the thread, in batches. While a batch is being done the next one gathers, so the cost of handing over is shared.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 _MOST_AT_ONCE = 32
+SLOW_S = 0.02
+SLOW_RUNS = 3
+THREAD_AFTER_SLOW_S = 2.0
+"""How long everything goes to the thread after so many slow runs in a row."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,13 +34,17 @@ class Lane:
     def __init__(self) -> None:
         self._waiting: deque[_Job] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._slow = 0
+        self._at_once_from = 0.0
 
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """Return what `work` returns, or raise what it raises.
+    async def run(self, work: Callable[[], Any], *, short: bool = False) -> Any:
+        """Return what `work` returns, or raise what it raises. `short` work may be done at once.
 
         Cancelled work that has not begun is left out; work that has begun is waited for, so that none goes on behind
         the back of a caller who was told that everything has ended.
         """
+        if short and self._worker is None and time.monotonic() >= self._at_once_from:
+            return self._at_once(work)
         loop = asyncio.get_running_loop()
         job = _Job(work, loop.create_future())
         self._waiting.append(job)
@@ -48,6 +58,16 @@ class Lane:
             if not job.done.cancel() and not job.done.cancelled():
                 job.done.exception()  # nobody is left to see it
             raise
+
+    def _at_once(self, work: Callable[[], Any]) -> Any:
+        begun = time.monotonic()
+        try:
+            return work()
+        finally:
+            ended = time.monotonic()
+            self._slow = self._slow + 1 if ended - begun > SLOW_S else 0
+            if self._slow == SLOW_RUNS:
+                self._slow, self._at_once_from = 0, ended + THREAD_AFTER_SLOW_S
 
     async def _drain(self) -> None:
         batch: list[_Job] = []
