@@ -11,10 +11,12 @@ import subprocess
 import sys
 import textwrap
 import time
+import uuid
 
 import pytest
 
 from nemo_gym.capture import CaptureStore
+from nemo_gym.capture.open_calls import OpenCallLedger
 from nemo_gym.records.manifest import decode_manifest
 from nemo_gym.rollouts import RolloutCollectionHelper, RolloutFailureRecord
 from nemo_gym.rollouts.collect import collect_run
@@ -229,24 +231,27 @@ def test_6_a_kill_in_the_middle_of_a_line_costs_that_line_and_what_was_running(
 
 
 def test_7_a_second_interrupt_ends_at_once_and_the_files_stay_whole(servers, start, gym, read_rows, tmp_path):
-    """The first one waits for a rollout that is being recorded; here its calls seem to go on."""
+    """The first one waits for a rollout that is being recorded; here its calls go on."""
     store = CaptureStore(tmp_path / "captures")
     servers.extra_config = {"observability_enabled": True, "model_call_capture_dir": str(store.root)}
     rows = [{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}, "q": n} for n in range(4)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
+    ledger = OpenCallLedger(store.root)
+
     async def behave(row):
         if row["q"] == 3:
             await asyncio.Event().wait()
+        if row["q"]:
+            ledger.begin(f"{row['q']}-0", uuid.uuid4().hex, time.time())
         return {**row, "reward": 1.0}
 
     servers.behaviours["agent_a"] = behave
     command = "gym eval run --no-serve -i in.jsonl -o r.jsonl --concurrency 4 --disable-aggregation"
-    slow = "import asyncio, sys\nfrom nemo_gym.rollouts import evidence\nfrom nemo_gym.cli import main\n"
-    slow += "async def wait(store, rollout, timeout):\n    if rollout != '0-0':\n        await asyncio.sleep(60)\n"
-    slow += "evidence.await_model_call_capture_quiescence = wait\nsys.exit(main.run(sys.argv[1:]))\n"
+    patient = "import sys\nfrom nemo_gym.rollouts import evidence\nfrom nemo_gym.cli import main\n"
+    patient += "evidence.QUIESCENCE_TIMEOUT_S = 60\nsys.exit(main.run(sys.argv[1:]))\n"
     process = subprocess.Popen(
-        [sys.executable, "-c", slow, *command.split()[1:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", patient, *command.split()[1:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
     )  # fmt: skip
     files = RunFiles(tmp_path / "r.jsonl")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 
 import pytest
 
 from nemo_gym.capture import CaptureStore
+from nemo_gym.capture.open_calls import OpenCallLedger
 from nemo_gym.rollouts import RolloutCollectionHelper, RolloutFailureRecord
 from nemo_gym.rollouts.capture_owner import claim
 from nemo_gym.rollouts.collect import collect_run
@@ -210,14 +212,19 @@ async def test_cancelling_while_evidence_is_attached_still_saves_the_finished_ro
 ):
     from nemo_gym.rollouts import evidence
 
-    attaching, release = asyncio.Event(), asyncio.Event()
+    attaching, wait = asyncio.Event(), evidence.await_model_call_capture_quiescence
+    ledger, slots = OpenCallLedger(captures.root), []
 
-    async def slow_quiescence(*_):
+    async def watched(*arguments):
         attaching.set()
-        await release.wait()
+        return await wait(*arguments)
 
-    monkeypatch.setattr(evidence, "await_model_call_capture_quiescence", slow_quiescence)
-    servers.behaviours["agent_a"] = capturing(captures)
+    async def with_a_call_that_goes_on(row):
+        slots.append(ledger.begin(row["_ng_rollout_id"], uuid.uuid4().hex, 1.0))
+        return capturing(captures)(row)
+
+    monkeypatch.setattr(evidence, "await_model_call_capture_quiescence", watched)
+    servers.behaviours["agent_a"] = with_a_call_that_goes_on
     completions = RolloutCollectionHelper().run_examples(
         make_rows(1), head, record_output_dir=tmp_path, record_shard="s"
     )
@@ -225,7 +232,7 @@ async def test_cancelling_while_evidence_is_attached_still_saves_the_finished_ro
     await attaching.wait()
     closing = asyncio.ensure_future(completions.aclose())
     await asyncio.sleep(0)
-    release.set()
+    ledger.end(slots.pop())
     await closing
     assert len(read_rows(shard_files(tmp_path, "s").rollouts)) == 1
     with pytest.raises(asyncio.CancelledError):

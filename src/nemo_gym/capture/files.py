@@ -143,6 +143,8 @@ def locked(path: str | Path) -> Iterator[bool]:
 
 def delete(path: str | Path) -> None:
     """Remove `path` while no append is under way in it; nothing happens without it."""
+    if not os.path.lexists(path):  # the usual case, for one look
+        return
     with locked(path) as present:
         if present:
             Path(path).unlink(missing_ok=True)

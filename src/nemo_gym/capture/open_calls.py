@@ -186,12 +186,12 @@ def take_dead_calls(root: Path) -> Iterator[OpenCall]:
             size = os.fstat(fd).st_size
             if size and files.try_lock(fd):  # an empty file may be one that its owner has not locked yet
                 yield from (call for _, call in _parse(os.pread(fd, size, 0), None, alive=False))
-                path.unlink(missing_ok=True)
+                Path(path).unlink(missing_ok=True)
         finally:
             os.close(fd)
 
 
-def _announced(root: Path, rollout_id: str | None) -> Iterator[tuple[Path, int, OpenCall]]:
+def _announced(root: Path, rollout_id: str | None) -> Iterator[tuple[str, int, OpenCall]]:
     for path in _ledger_files(root):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -208,13 +208,13 @@ def _announced(root: Path, rollout_id: str | None) -> Iterator[tuple[Path, int, 
             yield path, slot, call
 
 
-def _ledger_files(root: Path) -> list[Path]:
-    folder = root / DIRECTORY
+def _ledger_files(root: Path) -> list[str]:
+    folder = f"{root}{os.sep}{DIRECTORY}{os.sep}"
     try:
         names = os.listdir(folder)  # noqa: PTH208 - asked several times for each rollout
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(folder / name for name in names if name.endswith(_SUFFIX))
+    return sorted(folder + name for name in names if name.endswith(_SUFFIX))
 
 
 def _parse(data: bytes, rollout_id: str | None, *, alive: bool) -> Iterator[tuple[int, OpenCall]]:

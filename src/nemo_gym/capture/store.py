@@ -36,6 +36,8 @@ class CaptureStore:
     def __init__(self, root: str | Path) -> None:
         self._root = Path(root)
         self._text = str(self._root)
+        self._checked: str | None = None
+        """The id that was found usable last: most files are asked for in a row."""
         if not self._root.is_dir():  # asking is cheaper than making, and readers open a store for each rollout
             self._root.mkdir(parents=True, exist_ok=True)
 
@@ -46,7 +48,9 @@ class CaptureStore:
 
     def _name(self, rollout_id: str, suffix: str) -> str:
         """Return a file's path as text: made several times for each rollout, where a `Path` is slow to make."""
-        return f"{self._text}{os.sep}{identity.check_rollout_id(rollout_id)}{suffix}"
+        if rollout_id != self._checked:
+            self._checked = identity.check_rollout_id(rollout_id)
+        return f"{self._text}{os.sep}{rollout_id}{suffix}"
 
     def path_for(self, rollout_id: str) -> Path:
         """Return the rollout's data file, existing or not; raises ValueError on an unusable id."""

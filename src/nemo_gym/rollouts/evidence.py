@@ -6,7 +6,7 @@ File work happens in threads; what is attached is decided in `enrich`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from nemo_gym.trajectory import payloads_are_redacted
 
 QUIESCENCE_TIMEOUT_S = 5.0
 SHORT_BYTES = 256 << 10
-"""A capture up to this size is read and projected without handing it to a thread."""
+"""A capture up to this size is read and projected at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +72,31 @@ class EvidencePolicy:
                 "running it again would mix the calls of two tries"
             ) from error
 
+    def attach_now(self, row: JsonObject, result: JsonObject, *, latency_ms: float | None) -> bool:
+        """Attach a result's evidence in place when nothing has to be waited for; return whether that was done."""
+        if not self._attaching.free:
+            return False
+        rollout_id = rollout_id_of(row)
+        size = 0
+        for store in self._stores if rollout_id is not None else ():
+            if any(call.alive for call in store.open_calls(rollout_id)):
+                return False
+            size += store.size_of(str(rollout_id))
+        if size > SHORT_BYTES:
+            return False
+        self._attaching.now(self._attach(row, result, latency_ms))
+        return True
+
     async def attach_to(self, row: JsonObject, result: JsonObject, *, latency_ms: float | None) -> None:
         """Wait until the rollout's calls are written, at most five seconds, then attach its evidence in place."""
         rollout_id = rollout_id_of(row)
-        size = 0
         if rollout_id is not None:
             for store in self._stores:
                 await await_model_call_capture_quiescence(store, rollout_id, QUIESCENCE_TIMEOUT_S)
-                size += store.size_of(rollout_id)
-        attach = functools.partial(
+        await self._attaching.run(self._attach(row, result, latency_ms))
+
+    def _attach(self, row: JsonObject, result: JsonObject, latency_ms: float | None) -> Callable[[], object]:
+        return functools.partial(
             attach_evidence,
             row,
             result,
@@ -90,7 +106,11 @@ class EvidencePolicy:
             keep_captured_payloads=self.keep_captured_payloads,
             include_perf_detail=True,
         )
-        await self._attaching.run(attach, short=size <= SHORT_BYTES)
+
+    @property
+    def tidies(self) -> bool:
+        """Whether something is done with a capture after its record is written."""
+        return self.delete_captures or self.seal_captures
 
     def may_delete(self, result: Mapping[str, Any]) -> bool:
         """Return whether the capture is redundant: every call was read, and projected, with its bodies.

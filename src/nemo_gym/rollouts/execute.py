@@ -149,7 +149,13 @@ class RolloutExecutor:
         self._unsent.pop(target.url, None)
         if not self._evidence.concerns(result) and not self._evidence.delete_captures:
             return self._complete(row, target, result)
-        return await _finish(self._complete_with_evidence(row, target, result, seconds))
+        self._stamp(row, target, result)
+        attached = not self._evidence.concerns(result) or self._evidence.attach_now(
+            row, result, latency_ms=seconds * 1000
+        )
+        if attached and not self._evidence.tidies:
+            return self._complete(row, target, result)
+        return await _finish(self._complete_with_evidence(row, target, result, None if attached else seconds))
 
     def _accept(self, row: JsonObject, reply: JsonObject) -> JsonObject:
         result = result_of_reply(row, reply)
@@ -165,10 +171,10 @@ class RolloutExecutor:
         return result
 
     async def _complete_with_evidence(
-        self, row: JsonObject, target: Target, result: JsonObject, seconds: float
+        self, row: JsonObject, target: Target, result: JsonObject, seconds: float | None
     ) -> Outcome:
-        self._stamp(row, target, result)
-        if self._evidence.concerns(result):
+        """Attach what took `seconds`, unless that is done (None); complete; tidy the capture."""
+        if seconds is not None:
             await self._evidence.attach_to(row, result, latency_ms=seconds * 1000)
         outcome = self._complete(row, target, result)
         # A withdrawn result is in no file, and a typed failure does not carry the calls.

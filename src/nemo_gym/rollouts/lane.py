@@ -43,8 +43,8 @@ class Lane:
         Cancelled work that has not begun is left out; work that has begun is waited for, so that none goes on behind
         the back of a caller who was told that everything has ended.
         """
-        if short and self._worker is None and time.monotonic() >= self._at_once_from:
-            return self._at_once(work)
+        if short and self.free:
+            return self.now(work)
         loop = asyncio.get_running_loop()
         job = _Job(work, loop.create_future())
         self._waiting.append(job)
@@ -59,7 +59,13 @@ class Lane:
                 job.done.exception()  # nobody is left to see it
             raise
 
-    def _at_once(self, work: Callable[[], Any]) -> Any:
+    @property
+    def free(self) -> bool:
+        """Whether short work may be done at once: nothing came before it, and such work has not been slow."""
+        return self._worker is None and time.monotonic() >= self._at_once_from
+
+    def now(self, work: Callable[[], Any]) -> Any:
+        """Do short work here, while `free`."""
         begun = time.monotonic()
         try:
             return work()

@@ -67,17 +67,18 @@ def build_perf_detail(
 
 
 def _time(calls: Sequence[TrajectoryModelCall], tools: Sequence[ToolCallObservation]) -> JsonObject:
-    in_calls = [interval for call in calls if (interval := _interval(call)) is not None]
-    in_tools = [interval for tool in tools if (interval := _interval(tool)) is not None]
+    in_calls = sorted(interval for call in calls if (interval := _interval(call)) is not None)
+    in_tools = sorted(interval for tool in tools if (interval := _interval(tool)) is not None)
     time: JsonObject = {"model_calls_timed": len(in_calls), "tool_calls_timed": len(in_tools)}
-    model_ms, tool_ms, busy_ms = (_covered_ms(part) for part in (in_calls, in_tools, in_calls + in_tools))
+    model_ms, tool_ms = _covered_ms(in_calls), _covered_ms(in_tools)
     if in_calls:
         time["model_ms"] = model_ms
     if in_tools:
         time["tool_ms"] = tool_ms
-    together = in_calls + in_tools
+    together = sorted(in_calls + in_tools) if in_tools else in_calls
     if together and len(in_calls) == len(calls) and len(in_tools) == len(tools):
-        span_ms = (max(end for _, end in together) - min(start for start, _ in together)) * 1000
+        busy_ms = _covered_ms(together)
+        span_ms = (max(end for _, end in together) - together[0][0]) * 1000
         time |= {
             "busy_ms": busy_ms,
             "overlap_ms": max(0.0, model_ms + tool_ms - busy_ms),
@@ -90,6 +91,8 @@ def _time(calls: Sequence[TrajectoryModelCall], tools: Sequence[ToolCallObservat
 def _interval(part: TrajectoryModelCall | ToolCallObservation) -> Interval | None:
     """Return start and end, seconds; an unknown bound follows from the other one and the measured duration."""
     start, end = part.started_at, part.completed_at
+    if start is None and end is None:
+        return None
     if part.duration_ms is not None:
         if start is not None and (end is None or end < start):
             end = start + part.duration_ms / 1000
@@ -99,11 +102,12 @@ def _interval(part: TrajectoryModelCall | ToolCallObservation) -> Interval | Non
 
 
 def _covered_ms(intervals: Iterable[Interval]) -> float:
-    """Return the length of the union of intervals, milliseconds."""
+    """Return the length of the union of intervals in order of their starts, milliseconds."""
     covered, reached = 0.0, float("-inf")
-    for start, end in sorted(intervals):
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+    for start, end in intervals:
+        if end > reached:
+            covered += end - (start if start > reached else reached)
+            reached = end
     return covered * 1000
 
 
