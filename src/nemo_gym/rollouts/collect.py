@@ -19,7 +19,7 @@ from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.capture_owner import claim
 from nemo_gym.rollouts.capture_settings import CaptureSettings, reconciled
-from nemo_gym.rollouts.dispatch import Completions, Dispatch
+from nemo_gym.rollouts.dispatch import Dispatch
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.execute import RolloutExecutor
 from nemo_gym.rollouts.head import fetch_config_async, head_address
@@ -220,11 +220,8 @@ class EvalCollection:
         if self._config.dispatch_budget_s is not None:
             self._observer.note(f"rollouts may start for {self._config.dispatch_budget_s:.0f} s")
         dispatch = Dispatch(self._prepared.rows(), self, max_resident=self._max_resident(), total=owed)
-        completions: Completions[Any] = Completions(dispatch, total=owed, start_on_next=False)
         try:
-            async with completions:
-                async for _ in completions:
-                    pass
+            await dispatch.run_out()
         except RolloutRequestError as error:
             raise RunFailedError(
                 f"{error} The run was stopped; {self.tracker.status.counts.succeeded} rollouts are saved in "
@@ -262,7 +259,7 @@ class EvalCollection:
         if self._config.max_resident_rollout_tasks is not None:
             return self._config.max_resident_rollout_tasks
         concurrency = self._config.num_samples_in_parallel
-        return _RESIDENT_WITHOUT_LIMIT if concurrency is None else 2 * concurrency
+        return _RESIDENT_WITHOUT_LIMIT if concurrency is None else concurrency
 
     def _restore_counts(self) -> None:
         prepared, tracker = self._prepared, self.tracker

@@ -58,6 +58,7 @@ class Dispatch:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._driver: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        self._keeps_outcomes = True
         self.resident = 0
         self.most_resident = 0
 
@@ -99,12 +100,22 @@ class Dispatch:
                     self._waiting.remove(waiter)
                 raise
         done = self._ready.popleft()
-        self.resident -= 1
-        if self._slots is not None:
-            self._slots.release()
+        self._leave()
         if done.error is not None:
             raise done.error
         return done.row, done.result
+
+    async def run_out(self) -> None:
+        """Return when every row has run, outcomes being dropped; raise what ended the dispatch before."""
+        self._keeps_outcomes = False
+        self.start()
+        assert self._driver is not None
+        try:
+            await asyncio.wait({self._driver})
+        finally:
+            await self.aclose()
+        if self._failure is not None:
+            raise self._failure
 
     async def _drive(self) -> None:
         error: BaseException | None = None
@@ -160,8 +171,16 @@ class Dispatch:
             await run.close(error, itertools.chain(self._unbegun.values(), self._rows))
 
     def _hand_over(self, done: _Done) -> None:
-        self._ready.append(done)
-        self._wake()
+        if self._keeps_outcomes:
+            self._ready.append(done)
+            self._wake()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.resident -= 1
+        if self._slots is not None:
+            self._slots.release()
 
     def _wake(self) -> None:
         while self._waiting:
