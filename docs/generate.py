@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).parent / "generator"))
 
+from check_examples import CHECK_EXAMPLES
 from code_pages import check_page, checks_page, gap_page, gaps_page
+from gap_examples import GAP_EXAMPLES
 
 from nemo_gym.cli.main import COMMANDS
-from nemo_gym.health import CHECK_REGISTRY
 from nemo_gym.records import observation_models
-from nemo_gym.records.gaps import GAP_REGISTRY
 from nemo_gym.records.model_calls import ModelCallRecord
 from nemo_gym.testing import HEALTH, ROWS, scenarios
 
@@ -117,8 +117,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": command_line_page,
     "gaps.md": gaps_page,
     "checks.md": checks_page,
-    **{f"gaps/{code}.md": functools.partial(gap_page, code) for code in GAP_REGISTRY},
-    **{f"checks/{check}.md": functools.partial(check_page, check) for check in CHECK_REGISTRY},
+    **{f"gaps/{code}.md": functools.partial(gap_page, code) for code in GAP_EXAMPLES},
+    **{f"checks/{check}.md": functools.partial(check_page, check) for check in CHECK_EXAMPLES},
     "conformance.md": conformance_page,
     **{f"schemas/{name}": functools.partial(schema_page, name) for name in SCHEMAS},
 }
