@@ -29,8 +29,8 @@ DOCS = Path(__file__).parent
 COMMAND_LINE_HEAD = """\
 # The command line
 
-This page is made from `gym --help`. Flags come first in a reader's eye, but a setting is worth as much: every flag is a
-setting, and every setting can be given as `+key=value`.
+This page is made from `gym --help`. Most flags are short forms of settings; a setting without a flag is given as
+`+key=value`.
 
 | token | effect |
 |---|---|
@@ -42,7 +42,15 @@ setting, and every setting can be given as `+key=value`.
 
 Values are numbers, `true`, `false`, `null`, quoted text, `[a,b]`, `{k: v}` and `${other.key}`.
 
-Exit codes: 0; 1 the run has failures that you must see; 2 a mistake in what was asked; 130 interrupted.
+| exit code | meaning |
+|---|---|
+| 0 | it is done |
+| 1 | a rollout, a server or a file failed; `gym capture check` and `gym conformance` found something |
+| 2 | a mistake in what was asked |
+| 3 | `gym eval status --check`: a run is not complete |
+| 4 | `gym eval health-check --fail-on`: the verdicts are as named |
+| 130, 143 | interrupted by Ctrl-C, ended by SIGTERM |
+
 Results go to stdout, everything else to stderr.
 """
 

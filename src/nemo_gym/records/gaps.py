@@ -205,7 +205,10 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
             code=CAPTURE_NO_RECORDS,
             meaning="Nothing was captured for the rollout.",
             reported_by="capture",
-            when="No capture directory has a line for the rollout, nor a sign that one is missing.",
+            when=(
+                "No capture directory has a line for the rollout, nor a sign that one is missing. Unless the agent "
+                "states calls itself, `model_calls_unavailable` stands beside it."
+            ),
             remedy=(
                 "Let the agent call the model at `/ng-rollout/<rollout>/v1`: a provider's own URL is never captured. "
                 "Model servers and collector need one `model_call_capture_dir`; `gym capture ls DIR` shows what is "
