@@ -60,7 +60,7 @@ def run_page(path: Path, folder: Path, model_address: str | None) -> None:
         "MODEL_NAME": "any",
     }
     done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     if done.returncode != 0:
         subprocess.run(["gym", "env", "stop"], cwd=folder, env=environment, capture_output=True, check=False)
