@@ -13,10 +13,14 @@ from pathlib import Path
 import msgspec
 from pydantic import TypeAdapter
 
+sys.path.insert(0, str(Path(__file__).parent / "generator"))
+
+from check_examples import CHECK_EXAMPLES
+from code_pages import check_page, checks_page, gap_page, gaps_page
+from gap_examples import GAP_EXAMPLES
+
 from nemo_gym.cli.main import COMMANDS
-from nemo_gym.health import CHECK_REGISTRY
 from nemo_gym.records import observation_models
-from nemo_gym.records.gaps import GAP_REGISTRY
 from nemo_gym.records.model_calls import ModelCallRecord
 from nemo_gym.testing import HEALTH, ROWS, scenarios
 
@@ -25,8 +29,8 @@ DOCS = Path(__file__).parent
 COMMAND_LINE_HEAD = """\
 # The command line
 
-This page is made from `gym --help`. Flags come first in a reader's eye, but a setting is worth as much: every flag is a
-setting, and every setting can be given as `+key=value`.
+This page is made from `gym --help`. Most flags are short forms of settings; a setting without a flag is given as
+`+key=value`.
 
 | token | effect |
 |---|---|
@@ -38,27 +42,16 @@ setting, and every setting can be given as `+key=value`.
 
 Values are numbers, `true`, `false`, `null`, quoted text, `[a,b]`, `{k: v}` and `${other.key}`.
 
-Exit codes: 0; 1 the run has failures that you must see; 2 a mistake in what was asked; 130 interrupted.
+| exit code | meaning |
+|---|---|
+| 0 | it is done |
+| 1 | a rollout, a server or a file failed; `gym capture check` and `gym conformance` found something |
+| 2 | a mistake in what was asked |
+| 3 | `gym eval status --check`: a run is not complete |
+| 4 | `gym eval health-check --fail-on`: the verdicts are as named |
+| 130, 143 | interrupted by Ctrl-C, ended by SIGTERM |
+
 Results go to stdout, everything else to stderr.
-"""
-
-GAPS_HEAD = """\
-# What a gap means
-
-A gap is a typed statement that something was not observed. It blocks the checks that would have needed it, and says
-nothing about whether the task was solved. This page is made from the registry in `nemo_gym.records.gaps`; codes that
-are not in it are legal, and neutral.
-"""
-
-
-CHECKS_HEAD = """\
-# What a health check finds
-
-`gym eval health-check RUN_DIR` looks at each saved record, and at nothing else: is the evidence complete, and does it
-agree with itself. Whether the task was solved is the verifier's to say. A rollout is unhealthy with any finding; else
-unobserved when a check could not be made because its evidence is missing; else healthy. This page is made from the
-registry in `nemo_gym.health`. `--ignore-checks ID,ID` leaves checks out; `--fail-on unhealthy` or `--fail-on
-unobserved` makes the exit code 4; `--junit FILE` writes the result for a build server.
 """
 
 CONFORMANCE_HEAD = """\
@@ -107,33 +100,6 @@ def _block(path: tuple[str, ...]) -> str:
     return f"```text\n{text}\n```\n"
 
 
-def gaps_page() -> str:
-    """Return the page with a section for every registered gap code."""
-    parts = [GAPS_HEAD]
-    for spec in GAP_REGISTRY.values():
-        blocked = ", ".join(sorted(f"`{item}`" for item in spec.blocks))
-        effect = f"Blocks {blocked}." if blocked else "Blocks nothing."
-        if spec.contradicts:
-            effect += " It is a contradiction: `trajectory_capture_mismatch` finds it."
-        about = "one invocation" if spec.scope == "invocation" else "the rollout"
-        detail = f" Detail: `{spec.detail}`." if spec.detail else ""
-        parts.append(f"\n## {spec.code}\n\n{spec.meaning}\n\nAbout {about}. {effect}{detail}\n")
-    return "".join(parts)
-
-
-def checks_page() -> str:
-    """Return the page with a section for every check id."""
-    parts = [CHECKS_HEAD]
-    for spec in CHECK_REGISTRY.values():
-        reads = ", ".join(sorted(f"`{item.value}`" for item in spec.reads))
-        parts.append(
-            f"\n## {spec.id}\n\n{spec.finds}\n\n"
-            f"Unobserved: {spec.unobserved}.\n\n"
-            f"Evaluated per {spec.evaluation_scope.value}, about: {spec.subject.replace('_', ' ')}. Reads {reads}.\n"
-        )
-    return "".join(parts)
-
-
 def conformance_page() -> str:
     """Return the page with every row and every scenario of the conformance kit."""
     rows = [f"| {row} | {meaning} |\n" for row, meaning in ROWS.items()]
@@ -159,12 +125,30 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": command_line_page,
     "gaps.md": gaps_page,
     "checks.md": checks_page,
+    **{f"gaps/{code}.md": functools.partial(gap_page, code) for code in GAP_EXAMPLES},
+    **{f"checks/{check}.md": functools.partial(check_page, check) for check in CHECK_EXAMPLES},
     "conformance.md": conformance_page,
     **{f"schemas/{name}": functools.partial(schema_page, name) for name in SCHEMAS},
 }
 
 
-if __name__ == "__main__":
+FOLDERS = ("gaps", "checks", "schemas")
+"""Folders in which every file is made here."""
+
+
+def main() -> None:
+    """Write every page, and remove those of codes that are gone."""
     for name, make in PAGES.items():
         (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(make(), encoding="utf-8")
+    for path in left_over():
+        path.unlink()
+
+
+def left_over() -> list[Path]:
+    """Return the files that stand among generated ones and are none."""
+    return [path for name in FOLDERS for path in (DOCS / name).iterdir() if str(path.relative_to(DOCS)) not in PAGES]
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ CALL = {
     "dialect": "chat",
     "status_code": 200,
     "latency_ms": 12.4,
+    "conversion_notes": ["the seed is left out"],
     "request": {"model": "m", "messages": []},
     "response": {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
 }
@@ -57,6 +58,9 @@ def test_show_a_rollout_and_a_call(store: CaptureStore, capsys: pytest.CaptureFi
     assert run(["capture", "show", "c" * 32, str(store.root)]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert (whole["rollout_id"], whole["request"]) == ("0-0", CALL["request"])
+    # Everything that the line says, also what readers of records do not need.
+    assert whole["conversion_notes"] == CALL["conversion_notes"]
+    assert set(CALL) <= set(whole)
     assert run(["capture", "show", "nothing", str(store.root)]) == 2
 
 

@@ -3,12 +3,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from health_records import record, write_lines
+from health_records import record, trajectory, write_lines
 
 from nemo_gym import reward_profile, rollout_health
-from nemo_gym.health import CHECK_REGISTRY, ROLLOUT_CHECKS, TASK_CHECKS, CheckInput, CheckScope
+from nemo_gym.health import CHECK_REGISTRY, ROLLOUT_CHECKS, TASK_CHECKS, CheckInput, CheckScope, evaluate_line
+from nemo_gym.health.evaluate import Outcome
+from nemo_gym.health.meanings import CHECK_MEANINGS
+from nemo_gym.records.gaps import GAP_REGISTRY
 
 
 def test_the_registry_has_the_fourteen_ids_in_evaluation_order() -> None:
@@ -61,3 +65,29 @@ def test_the_door_writes_the_report_or_the_summary_to_stdout(
     out = capsys.readouterr().out
     assert json.loads(out) == result.summary
     assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize("code", list(GAP_REGISTRY))
+def test_a_gap_does_to_the_checks_what_its_page_says(code: str) -> None:
+    """`blocked_by` is what people read; the checks themselves decide."""
+    healthy = evaluate(record())
+    assert (healthy.findings, healthy.unobserved, healthy.policy_calls_observed) == ([], [], True)
+    outcome = evaluate(record(ng_trajectory=trajectory(gaps=[{"code": code, "invocation_id": "root", "detail": "c9"}])))
+    blocked = {check for check, spec in CHECK_REGISTRY.items() if code in spec.blocking_gaps}
+    assert set(outcome.unobserved) == blocked - set(TASK_CHECKS)
+    assert outcome.policy_calls_observed is ("task_no_successful_model_calls" not in blocked)
+    found = {finding.check for finding in outcome.findings}
+    assert found == ({"trajectory_capture_mismatch"} if GAP_REGISTRY[code].contradicts else set())
+
+
+def evaluate(line: dict[str, Any]) -> Outcome:
+    return evaluate_line(json.dumps(line).encode())
+
+
+def test_every_check_says_what_people_need_to_know() -> None:
+    assert list(CHECK_MEANINGS) == list(CHECK_REGISTRY)
+    for meaning in CHECK_MEANINGS.values():
+        assert all(text.endswith(".") for text in (meaning.looks_at, meaning.finds, meaning.remedy))
+        assert meaning.passes
+        assert meaning.unobserved
+        assert all({**meaning.detail, **meaning.locator}.values())

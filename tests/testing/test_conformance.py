@@ -58,13 +58,13 @@ def test_an_agent_that_says_less_is_told_what_it_lacks(tmp_path: Path) -> None:
 def test_the_agent_of_the_page_runs_and_fulfils_every_row_a21(tmp_path: Path) -> None:
     """Its code and configuration are taken from the page; it retries, and its subagent has calls of its own."""
     page = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    agent = tmp_path / "responses_api_agents" / "my_agent"
-    (agent / "configs").mkdir(parents=True)
-    (agent / "app.py").write_text(code, encoding="utf-8")
-    (agent / "configs" / "my_agent.yaml").write_text(config, encoding="utf-8")
-    report = conformance(tmp_path, "--agent", "my_agent", "--subagent-tool", "delegate", "--output-dir", "kept", code=0)
+    files = re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', page, re.DOTALL | re.MULTILINE)
+    assert len(files) == 2
+    for name, text in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (printed,) = re.findall(r"^```bash\ngym conformance (.*?)\n```$", page, re.DOTALL | re.MULTILINE)
+    report = conformance(tmp_path, *printed.split(), "--output-dir", "kept", code=0)
     assert report["rows"] == dict.fromkeys(ALL_ROWS, "fulfilled")
     calls = {entry["scenario"]: entry["model_calls"] for entry in report["scenarios"]}
     assert (calls["retry_429"], calls["retry_500"], calls["timeout"], calls["stream_cut"]) == (3, 2, 2, 2)

@@ -75,7 +75,9 @@ def _show_call(directory: Path, call_id: str, *, as_json: bool) -> bool:
             for index, line in store.read_available(rollout_id)[0]:
                 if line.get("model_call_id") != call_id:
                     continue
-                record = {"rollout_id": rollout_id, **build_model_call_record(line, call_index=index).model_dump()}
+                read = build_model_call_record(line, call_index=index).model_dump()
+                # What the line says beside the record's fields: tries, conversion notes, what was cut off.
+                record = {"rollout_id": rollout_id, **read, **{key: line[key] for key in line if key not in read}}
                 if as_json:
                     print_json(record)
                 else:

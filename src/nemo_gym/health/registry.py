@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from nemo_gym.errors import ConfigError, nearest_name
+from nemo_gym.health.meanings import CHECK_MEANINGS
 from nemo_gym.health.types import CheckInput, CheckScope, CheckSpec, CheckSubject
+from nemo_gym.records.gaps import BlockedInput
 
 CHECK_EXECUTION_ERROR = "check_execution_error"
 RECORD_UNREADABLE = "record_unreadable"
@@ -23,118 +25,66 @@ RUNAWAY_GENERATION = "model_call_runaway_generation"
 CONSISTENTLY_UNHEALTHY = "task_consistently_unhealthy"
 NO_SUCCESSFUL_CALLS = "task_no_successful_model_calls"
 
-
-_NO_OWNED_CALL = "the model calls were not observed, or no reference finds one"
-
-_MEANINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        CHECK_EXECUTION_ERROR: (
-            "Another check raised. That check is then unobserved, and the others go on.",
-            "the line cannot be read",
-        ),
-        RECORD_UNREADABLE: (
-            (
-                "The line is no JSON object, or a part of it that is there cannot be used: an invalid trajectory, an "
-                "identity of a wrong type, a key that stands twice."
-            ),
-            "never",
-        ),
-        DUPLICATE_IDENTITY: (
-            "Several records of one run share task, rollout and stage. Every copy has the finding.",
-            "the line cannot be read",
-        ),
-        MISSING_AGENT_TURNS: (
-            "The agent stated its turns, and none has content, a tool call or a model call.",
-            "the agent stated no turns",
-        ),
-        ENDED_ON_FAILED_CALL: (
-            (
-                "The last call to a model server failed. Last is by start; when outcomes are mixed and a start is "
-                "unknown nothing is said."
-            ),
-            "the model calls were not observed, or there is none",
-        ),
-        TURN_HOLLOW: (
-            "A turn has neither answer nor reasoning, and calls no tool.",
-            "the agent stated no turns",
-        ),
-        ZERO_COMPLETION_TOKENS: ("A call that was answered is said to have produced no token.", _NO_OWNED_CALL),
-        MISSING_TOKEN_COUNTS: (
-            (
-                "A call that was answered has no prompt or no completion count. A failed attempt and a refused context "
-                "owe none."
-            ),
-            _NO_OWNED_CALL,
-        ),
-        CAPTURE_MISMATCH: (
-            (
-                "A reference and the capture contradict each other: no call fits it, several do, or another invocation "
-                "owns it."
-            ),
-            "the model calls were not observed, or there is neither a reference nor a contradiction",
-        ),
-        CALL_FAILED: (
-            (
-                "Never: a call that failed and was retried is no defect of the evidence. The summary counts it. The id "
-                "is accepted where checks are ignored."
-            ),
-            "never",
-        ),
-        TOKEN_COUNT_MISMATCH: (
-            "The usage that the agent reports is not the sum over the calls it owns. Failed attempts add nothing.",
-            "a reference does not find exactly one call, a count is unknown, or the agent reports no usage",
-        ),
-        RUNAWAY_GENERATION: (
-            "A call ran into its token limit and shows nothing for it.",
-            _NO_OWNED_CALL + ", or the response of a call that ran into its limit was not saved",
-        ),
-        CONSISTENTLY_UNHEALTHY: (
-            "Every repeat of the task that has a verdict is unhealthy.",
-            "fewer than two repeats have a verdict",
-        ),
-        NO_SUCCESSFUL_CALLS: (
-            "No turn of any repeat names a call that succeeded.",
-            "a repeat does not know the calls of its turns completely",
-        ),
-    }
-)
-"""Check id -> what it finds, and when it is unobserved: the sentences that people read."""
+_ROLLOUT, _TASK = CheckScope.ROLLOUT, CheckScope.TASK
+_NO_TURNS: frozenset[BlockedInput] = frozenset({"trajectory", "turns"})
+_NO_CALLS: frozenset[BlockedInput] = frozenset({"trajectory", "model_calls"})
+_NO_SCOPE: frozenset[BlockedInput] = frozenset({"trajectory", "model_call_scope"})
 
 
 def _spec(
-    check: str, scope: CheckScope, subject: CheckSubject, *reads: CheckInput, in_verdict: bool = True
+    check: str,
+    subject: CheckSubject,
+    *reads: CheckInput,
+    scope: CheckScope = _ROLLOUT,
+    blocked_by: frozenset[BlockedInput] = frozenset(),
+    in_verdict: bool = True,
 ) -> CheckSpec:
-    finds, unobserved = _MEANINGS[check]
     return CheckSpec(
         id=check,
         evaluation_scope=scope,
         subject=subject,
         reads=frozenset(reads),
+        blocked_by=blocked_by,
         in_verdict=in_verdict,
-        finds=finds,
-        unobserved=unobserved,
+        meaning=CHECK_MEANINGS[check],
     )
 
 
-_ROLLOUT, _TASK = CheckScope.ROLLOUT, CheckScope.TASK
 _SPECS = (
-    _spec(CHECK_EXECUTION_ERROR, _ROLLOUT, CheckSubject.CHECK_EXECUTION, CheckInput.RECORD),
-    _spec(RECORD_UNREADABLE, _ROLLOUT, CheckSubject.RECORD, CheckInput.RECORD),
-    _spec(DUPLICATE_IDENTITY, _ROLLOUT, CheckSubject.ROLLOUT, CheckInput.RECORD),
-    _spec(MISSING_AGENT_TURNS, _ROLLOUT, CheckSubject.ROLLOUT, CheckInput.AGENT_TURNS),
-    _spec(ENDED_ON_FAILED_CALL, _ROLLOUT, CheckSubject.ROLLOUT, CheckInput.OBSERVED_MODEL_CALLS),
-    _spec(TURN_HOLLOW, _ROLLOUT, CheckSubject.AGENT_TURN, CheckInput.AGENT_TURNS),
-    _spec(ZERO_COMPLETION_TOKENS, _ROLLOUT, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS),
-    _spec(MISSING_TOKEN_COUNTS, _ROLLOUT, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS),
+    _spec(CHECK_EXECUTION_ERROR, CheckSubject.CHECK_EXECUTION, CheckInput.RECORD),
+    _spec(RECORD_UNREADABLE, CheckSubject.RECORD, CheckInput.RECORD),
+    _spec(DUPLICATE_IDENTITY, CheckSubject.ROLLOUT, CheckInput.RECORD),
+    _spec(MISSING_AGENT_TURNS, CheckSubject.ROLLOUT, CheckInput.AGENT_TURNS, blocked_by=_NO_TURNS),
+    _spec(ENDED_ON_FAILED_CALL, CheckSubject.ROLLOUT, CheckInput.OBSERVED_MODEL_CALLS, blocked_by=_NO_CALLS),
+    _spec(TURN_HOLLOW, CheckSubject.AGENT_TURN, CheckInput.AGENT_TURNS, blocked_by=_NO_TURNS),
+    _spec(ZERO_COMPLETION_TOKENS, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS, blocked_by=_NO_CALLS),
+    _spec(MISSING_TOKEN_COUNTS, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS, blocked_by=_NO_CALLS),
     _spec(
-        CAPTURE_MISMATCH, _ROLLOUT, CheckSubject.TRAJECTORY_CAPTURE, CheckInput.TRAJECTORY, CheckInput.OWNED_MODEL_CALLS
+        CAPTURE_MISMATCH,
+        CheckSubject.TRAJECTORY_CAPTURE,
+        CheckInput.TRAJECTORY,
+        CheckInput.OWNED_MODEL_CALLS,
+        blocked_by=_NO_CALLS,
     ),
     # A call that failed and was retried is no defect of the evidence: it is counted in `run.stats`.
-    _spec(CALL_FAILED, _ROLLOUT, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS, in_verdict=False),
-    _spec(TOKEN_COUNT_MISMATCH, _ROLLOUT, CheckSubject.ROLLOUT, CheckInput.RECORD, CheckInput.OWNED_MODEL_CALLS),
-    _spec(RUNAWAY_GENERATION, _ROLLOUT, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS),
-    _spec(CONSISTENTLY_UNHEALTHY, _TASK, CheckSubject.TASK, CheckInput.REPEAT_VERDICTS),
-    _spec(NO_SUCCESSFUL_CALLS, _TASK, CheckSubject.TASK, CheckInput.BOUND_CALLS, CheckInput.REPEAT_DIGESTS),
+    _spec(CALL_FAILED, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS, in_verdict=False),
+    _spec(
+        TOKEN_COUNT_MISMATCH,
+        CheckSubject.ROLLOUT,
+        CheckInput.RECORD,
+        CheckInput.OWNED_MODEL_CALLS,
+        blocked_by=_NO_SCOPE,
+    ),
+    _spec(RUNAWAY_GENERATION, CheckSubject.MODEL_CALL, CheckInput.OWNED_MODEL_CALLS, blocked_by=_NO_CALLS),
+    _spec(CONSISTENTLY_UNHEALTHY, CheckSubject.TASK, CheckInput.REPEAT_VERDICTS, scope=_TASK),
+    _spec(
+        NO_SUCCESSFUL_CALLS,
+        CheckSubject.TASK,
+        CheckInput.BOUND_CALLS,
+        CheckInput.REPEAT_DIGESTS,
+        scope=_TASK,
+        blocked_by=_NO_SCOPE,
+    ),
 )
 
 CHECK_REGISTRY: Mapping[str, CheckSpec] = MappingProxyType({spec.id: spec for spec in _SPECS})

@@ -12,7 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from nemo_gym.health.meanings import CheckMeaning
 from nemo_gym.records.codec import JsonObject, JsonValue
+from nemo_gym.records.gaps import GAP_REGISTRY, BlockedInput
 
 IdentityValue: TypeAlias = int | str
 
@@ -62,17 +64,23 @@ class Verdict(StrEnum):
 class CheckSpec:
     """One check as it is known outside: its id never changes its meaning.
 
+    `reads` is what it is made from, and `blocked_by` what makes it unobserved when a gap says that it is missing.
     `in_verdict=False` is an id that is still accepted in ignore lists and has a row in the coverage, and no longer
-    runs. `finds` and `unobserved` say in a sentence what a finding means and what makes the check unobserved.
+    runs. `meaning` holds the sentences that people read.
     """
 
     id: str
     evaluation_scope: CheckScope
     subject: CheckSubject
     reads: frozenset[CheckInput]
+    meaning: CheckMeaning
+    blocked_by: frozenset[BlockedInput] = frozenset()
     in_verdict: bool = True
-    finds: str = ""
-    unobserved: str = ""
+
+    @property
+    def blocking_gaps(self) -> tuple[str, ...]:
+        """The registered gap codes that make the check unobserved, in the registry's order."""
+        return tuple(spec.code for spec in GAP_REGISTRY.values() if spec.blocks & self.blocked_by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

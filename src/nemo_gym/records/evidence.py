@@ -38,6 +38,11 @@ SandboxRole: TypeAlias = Literal["agent", "verifier", "environment"]
 SandboxOutcome: TypeAlias = Literal["completed", "failed", "timeout", "oom", "sandbox_error", "cancelled", "unknown"]
 
 
+def says(text: str) -> msgspec.Meta:
+    """Return what describes a field in the JSON Schema: its meaning, its unit, and what null means."""
+    return msgspec.Meta(description=text)
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every evidence record.
 
@@ -48,8 +53,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ModelServerRef(Evidence, frozen=True, kw_only=True, gc=False):
     """Which model server of the run."""
 
-    type: Literal["responses_api_models"]
-    name: str
+    type: Annotated[Literal["responses_api_models"], says("The kind of server; a constant.")]
+    name: Annotated[str, says("The model server's instance name in the configuration.")]
 
 
 class ModelCallRef(Evidence, frozen=True, kw_only=True, gc=False):
@@ -339,4 +344,5 @@ __all__ = [
     "ValidationError",
     "dump",
     "read",
+    "says",
 ]

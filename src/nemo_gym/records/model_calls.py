@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.evidence import ModelServerRef
+from nemo_gym.records.evidence import ModelServerRef, says
 
 SUMMED_FIELDS = ("tokens_in", "tokens_out", "tokens_reasoning", "tokens_total", "cached_tokens", "latency_total_ms")
 """The fields that `ng_model_call_capture.metrics` adds up."""
@@ -27,45 +27,85 @@ class ModelCallRecord(msgspec.Struct, kw_only=True):
     declared: evidence, not proof. `problems` names what could not be read of the exchange, None when all could.
     """
 
-    call_index: int
-    model_call_id: str | None = None
-    response_id: str | None = None
-    client_session_id: str | None = None
-    invocation_id: str | None = None
-    model_ref: ModelServerRef | None = None
-    model: str | None = None
-    dialect: str | None = None
-    status_code: int | None = None
-    client_status_code: int | None = None
-    response_status: str | None = None
-    finish_reason: str | None = None
-    upstream_attempted: bool | None = None
-    response_source: str | None = None
-    upstream_status_code: int | None = None
-    local_response_reason: str | None = None
-    started_at: float | None = None
-    completed_at: float | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    tokens_reasoning: int | None = None
-    tokens_total: int | None = None
-    request: JsonObject | None = None
-    response: JsonObject | None = None
-    request_raw: str | None = None
-    response_raw: str | None = None
-    tool_calls: list[JsonObject] = msgspec.field(default_factory=list)
-    reasoning_content: str | None = None
-    cache_hit: bool | None = None
-    cached_tokens: int | None = None
-    cache_creation_tokens: int | None = None
-    error_category: str | None = None
-    latency_total_ms: float | None = None
-    latency_ttft_ms: float | None = None
-    latency_first_content_ms: float | None = None
-    stream: bool | None = None
-    terminal: str | None = None
-    stream_error: JsonObject | None = None
-    problems: list[str] | None = None
+    call_index: Annotated[int, says("Position in the capture file, from 0: durable append order and nothing more.")]
+    model_call_id: Annotated[
+        str | None, says("The id that the model server returned as `x-ng-model-call-id`; null if none.")
+    ] = None
+    response_id: Annotated[str | None, says("The `id` of the response body; null if it has none.")] = None
+    client_session_id: Annotated[
+        str | None, says("The one `x-session-id` that the client declared; null if none, or several.")
+    ] = None
+    invocation_id: Annotated[str | None, says("The invocation that the URL named; null if it named none.")] = None
+    model_ref: Annotated[ModelServerRef | None, says("The model server that was called; null if not known.")] = None
+    model: Annotated[str | None, says("The model's name in the response, else in the request; null if neither.")] = None
+    dialect: Annotated[str | None, says("The API shape: `responses`, `chat` or `messages`; null if not known.")] = None
+    status_code: Annotated[int | None, says("HTTP status that was sent, else the exception's; null if neither.")] = None
+    client_status_code: Annotated[
+        int | None, says("HTTP status that capture saw sent to the client; null if none was.")
+    ] = None
+    response_status: Annotated[str | None, says("The response body's own `status`; null if it has none.")] = None
+    finish_reason: Annotated[
+        str | None, says("Why generation stopped, in the provider's word; null if it did not say.")
+    ] = None
+    upstream_attempted: Annotated[bool | None, says("Whether the provider was called; null if not known.")] = None
+    response_source: Annotated[str | None, says("Who made the answer: `upstream` or `local`; null if not known.")] = (
+        None
+    )
+    upstream_status_code: Annotated[
+        int | None, says("HTTP status that the provider gave; null if it gave none, or not known.")
+    ] = None
+    local_response_reason: Annotated[
+        str | None, says("Why the model server answered by itself; null if it did not.")
+    ] = None
+    started_at: Annotated[float | None, says("When the call began, UTC Unix seconds; null if not known.")] = None
+    completed_at: Annotated[float | None, says("When the answer ended, UTC Unix seconds; null if not known.")] = None
+    tokens_in: Annotated[int | None, says("The whole prompt, tokens, cached part included; null if not reported.")] = (
+        None
+    )
+    tokens_out: Annotated[int | None, says("Generated tokens, reasoning included; null if not reported.")] = None
+    tokens_reasoning: Annotated[int | None, says("Generated tokens that are reasoning; null if not reported.")] = None
+    tokens_total: Annotated[int | None, says("Prompt and generated tokens; null if not known.")] = None
+    request: Annotated[JsonObject | None, says("The request body; null if it was no JSON object.")] = None
+    response: Annotated[
+        JsonObject | None, says("The response body, a stream put together; null if it was no JSON object.")
+    ] = None
+    request_raw: Annotated[str | None, says("The request body as text, when it was no JSON object; else null.")] = None
+    response_raw: Annotated[
+        str | None, says("The response as text, if no JSON object or a stream that did not end well; else null.")
+    ] = None
+    tool_calls: Annotated[
+        list[JsonObject], says("Tool calls of the response: `call_id`, `name`, `arguments`; maybe empty.")
+    ] = msgspec.field(default_factory=list)
+    reasoning_content: Annotated[str | None, says("The reasoning that the response shows; null if it shows none.")] = (
+        None
+    )
+    cache_hit: Annotated[bool | None, says("Whether any prompt token came from a cache; null if not reported.")] = None
+    cached_tokens: Annotated[int | None, says("Prompt tokens that were read from a cache; null if not reported.")] = (
+        None
+    )
+    cache_creation_tokens: Annotated[
+        int | None, says("Prompt tokens that were written to a cache; null if not reported.")
+    ] = None
+    error_category: Annotated[
+        str | None, says("The kind of failure, such as `timeout` or `cancelled`; null when it worked.")
+    ] = None
+    latency_total_ms: Annotated[
+        float | None, says("From request to end of answer, milliseconds; null if not measured.")
+    ] = None
+    latency_ttft_ms: Annotated[
+        float | None, says("Time to a stream's first byte, milliseconds; null if no stream.")
+    ] = None
+    latency_first_content_ms: Annotated[
+        float | None, says("Time to a stream's first content, milliseconds; null if there was none.")
+    ] = None
+    stream: Annotated[bool | None, says("Whether the answer was streamed; null if not known.")] = None
+    terminal: Annotated[
+        str | None, says("A stream's end: complete, clean_eof, incomplete, error; null if cut off, or no stream.")
+    ] = None
+    stream_error: Annotated[JsonObject | None, says("The error object inside the stream; null if there was none.")] = (
+        None
+    )
+    problems: Annotated[list[str] | None, says("Keys of the line that could not be read; null when all could.")] = None
 
     def model_dump(
         self, *, exclude: Collection[str] = (), exclude_none: bool = False, include_payloads: bool = True

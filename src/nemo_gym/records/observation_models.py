@@ -58,10 +58,13 @@ class ModelCallRef(EvidenceModel):
     """Names one captured call, by `model_call_id` or by `model_ref` with `response_id`; all that is given must fit."""
 
     model_call_id: str | None = Field(
-        default=None, description="The id that the model server made and returned as a header."
+        default=None,
+        description="The id in the answer's header `x-ng-model-call-id`; null if the other two name the call.",
     )
-    model_ref: ServerReference | None = Field(default=None, description="The model server that answered.")
-    response_id: str | None = Field(default=None, description="The `id` of the response body.")
+    model_ref: ServerReference | None = Field(
+        default=None, description="The model server that answered; null if not given."
+    )
+    response_id: str | None = Field(default=None, description="The `id` of the response body; null if not given.")
 
     @model_validator(mode="after")
     def _names_a_call(self) -> Self:
@@ -75,9 +78,11 @@ class ObservationGap(EvidenceModel):
 
     code: str = Field(description="What is missing, in lower snake case; unknown codes are legal and neutral.")
     invocation_id: str | None = Field(
-        default=None, description="The invocation it is about; None for the whole rollout."
+        default=None, description="The invocation it is about; null for the whole rollout."
     )
-    detail: str | None = Field(default=None, description="The one thing it is about, such as a tool-call id.")
+    detail: str | None = Field(
+        default=None, description="The one thing it is about, such as a tool-call id; null if the code says all."
+    )
 
 
 class AgentInvocation(EvidenceModel):
@@ -86,16 +91,20 @@ class AgentInvocation(EvidenceModel):
     kind: Literal["agent_invocation"] = Field(default="agent_invocation", description="Marks the record; a constant.")
     invocation_id: str = Field(description="Stable id, unique in the rollout.")
     parent_invocation_id: str | None = Field(
-        default=None, description="The invocation that started this one; may be unseen."
+        default=None, description="The invocation that started this one, which may be unseen; null for a root."
     )
     spawned_by_tool_call_id: str | None = Field(
-        default=None, description="The parent's tool call that started this one."
+        default=None, description="The parent's tool call that started this one; null for a root, or if not known."
     )
     status: Literal["completed", "failed", "incomplete", "unknown"] = Field(
         default="unknown", description="How it ended as the harness reports it, never inferred from the reward."
     )
-    duration_ms: Measured | None = Field(default=None, description="Measured duration, milliseconds, at least 0.")
-    error_type: str | None = Field(default=None, description="Why it failed or stopped short, as a short name.")
+    duration_ms: Measured | None = Field(
+        default=None, description="Measured duration, milliseconds, at least 0; null if not measured."
+    )
+    error_type: str | None = Field(
+        default=None, description="Why it failed or stopped short, as a short name; null if it did not, or not known."
+    )
     model_calls: list[ModelCallRef] = Field(
         default=[], description="The calls this invocation owns, helper calls included."
     )
@@ -110,19 +119,28 @@ class ToolCallObservation(EvidenceModel):
     kind: Literal["tool_call"] = Field(default="tool_call", description="Marks the record; a constant.")
     invocation_id: str = Field(description="The invocation whose conversation holds the call.")
     tool_call_id: str = Field(description="The `call_id` in that conversation.")
-    sandbox_id: str | None = Field(default=None, description="The enclosing sandbox, which concurrent calls share.")
-    tool_name: str | None = Field(default=None, description="The tool's name.")
-    started_at: float | None = Field(default=None, description="Start, UTC Unix seconds.")
-    completed_at: float | None = Field(default=None, description="End, UTC Unix seconds, not before `started_at`.")
-    duration_ms: Measured | None = Field(default=None, description="Measured duration, milliseconds, at least 0.")
+    sandbox_id: str | None = Field(
+        default=None,
+        description="The enclosing sandbox, which concurrent calls share; null if there is none, or not known.",
+    )
+    tool_name: str | None = Field(default=None, description="The tool's name; null if not known.")
+    started_at: float | None = Field(default=None, description="Start, UTC Unix seconds; null if not measured.")
+    completed_at: float | None = Field(
+        default=None, description="End, UTC Unix seconds, not before `started_at`; null if not measured."
+    )
+    duration_ms: Measured | None = Field(
+        default=None, description="Measured duration, milliseconds, at least 0; null if not measured."
+    )
     timing_source: Literal["executor", "artifact", "harness"] | None = Field(
         default=None,
-        description="executor: around the execution; harness: the harness's own events; artifact: a saved file.",
+        description="executor: around the execution; harness: its events; artifact: a saved file; null: not timed.",
     )
     status: Literal["completed", "failed", "timeout", "cancelled", "incomplete", "unknown"] = Field(
         default="unknown", description="How the execution ended."
     )
-    error_type: str | None = Field(default=None, description="Why it failed, as a short name.")
+    error_type: str | None = Field(
+        default=None, description="Why it failed, as a short name; null if it did not, or not known."
+    )
 
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:
@@ -138,26 +156,36 @@ class ContextCompactionObservation(EvidenceModel):
         default="context_compaction", description="Marks the record; a constant."
     )
     invocation_id: str = Field(description="The invocation whose context it is.")
-    observed_at: float | None = Field(default=None, description="When it was seen, UTC Unix seconds.")
+    observed_at: float | None = Field(
+        default=None, description="When it was seen, UTC Unix seconds; null if not known."
+    )
     trigger: str | None = Field(
-        default=None, description="Why it happened, in the harness's words (auto, manual, overflow)."
+        default=None, description="Why it happened, in the harness's words (auto, manual, overflow); null if not known."
     )
     tokens_before: Count | None = Field(
-        default=None, description="Context size before, tokens, in the harness's accounting."
+        default=None, description="Context size before, tokens, in the harness's accounting; null if not known."
     )
     tokens_after: Count | None = Field(
-        default=None, description="Context size after, tokens; may be counted differently."
+        default=None, description="Context size after, tokens, maybe counted differently; null if not known."
     )
     outcome: Literal["completed", "failed", "aborted", "unknown"] = Field(
         default="unknown", description="How it ended."
     )
-    summary: str | None = Field(default=None, description="The text that replaced the dropped items.")
-    first_kept_item_id: str | None = Field(default=None, description="Id of the first item that stayed.")
-    before_model_call: ModelCallRef | None = Field(default=None, description="This invocation's last call before it.")
+    summary: str | None = Field(
+        default=None, description="The text that replaced the dropped items; null if not known."
+    )
+    first_kept_item_id: str | None = Field(
+        default=None, description="Id of the first item that stayed; null if not known."
+    )
+    before_model_call: ModelCallRef | None = Field(
+        default=None, description="This invocation's last call before it; null if there was none, or not known."
+    )
     model_calls: list[ModelCallRef] = Field(
         default=[], description="Calls spent on it; the same invocation must own them."
     )
-    after_model_call: ModelCallRef | None = Field(default=None, description="This invocation's first call after it.")
+    after_model_call: ModelCallRef | None = Field(
+        default=None, description="This invocation's first call after it; null if there was none, or not known."
+    )
 
 
 class SandboxObservation(EvidenceModel):
@@ -165,17 +193,27 @@ class SandboxObservation(EvidenceModel):
 
     kind: Literal["sandbox"] = Field(default="sandbox", description="Marks the record; a constant.")
     role: Literal["agent", "verifier", "environment"] = Field(description="What ran in it.")
-    provider: str | None = Field(default=None, description="The sandbox provider.")
-    sandbox_id: str | None = Field(default=None, description="The provider's id of the sandbox.")
+    provider: str | None = Field(default=None, description="The sandbox provider; null if not known.")
+    sandbox_id: str | None = Field(default=None, description="The provider's id of the sandbox; null if not known.")
     outcome: Literal["completed", "failed", "timeout", "oom", "sandbox_error", "cancelled", "unknown"] = Field(
         default="unknown", description="How the run ended."
     )
-    exit_code: int | None = Field(default=None, description="The process's exit code.")
-    wall_time_s: Measured | None = Field(default=None, description="Measured wall time, seconds.")
-    cpu_time_s: Measured | None = Field(default=None, description="Measured CPU time, seconds, cumulative.")
-    peak_memory_mib: Measured | None = Field(default=None, description="Measured high-water mark, MiB.")
-    resource_usage_source: str | None = Field(default=None, description="What measured it, such as cgroup.")
-    error_type: str | None = Field(default=None, description="Why it failed, as a short name.")
+    exit_code: int | None = Field(
+        default=None, description="The process's exit code; null if it has none, or not known."
+    )
+    wall_time_s: Measured | None = Field(default=None, description="Measured wall time, seconds; null if not measured.")
+    cpu_time_s: Measured | None = Field(
+        default=None, description="Measured CPU time, seconds, cumulative; null if not measured."
+    )
+    peak_memory_mib: Measured | None = Field(
+        default=None, description="Measured high-water mark, MiB; null if not measured."
+    )
+    resource_usage_source: str | None = Field(
+        default=None, description="What measured it, such as cgroup; null if nothing did."
+    )
+    error_type: str | None = Field(
+        default=None, description="Why it failed, as a short name; null if it did not, or not known."
+    )
 
 
 Observation: TypeAlias = Annotated[
@@ -209,47 +247,78 @@ class AgentObservationBundle(EvidenceModel):
 class TrajectoryTokenStats(EvidenceModel):
     """Token counts of one call as its provider reported them."""
 
-    prompt_tokens: Count | None = Field(default=None, description="Full prompt size, tokens, cached ones included.")
-    completion_tokens: Count | None = Field(default=None, description="Generated tokens, reasoning included.")
-    reasoning_tokens: Count | None = Field(
-        default=None, description="The part of the completion that is reasoning, tokens."
+    prompt_tokens: Count | None = Field(
+        default=None, description="Full prompt size, tokens, cached ones included; null if not reported."
     )
-    total_tokens: Count | None = Field(default=None, description="Prompt and completion, tokens.")
-    cached_tokens: Count | None = Field(default=None, description="The part of the prompt read from a cache, tokens.")
+    completion_tokens: Count | None = Field(
+        default=None, description="Generated tokens, reasoning included; null if not reported."
+    )
+    reasoning_tokens: Count | None = Field(
+        default=None, description="The part of the completion that is reasoning, tokens; null if not reported."
+    )
+    total_tokens: Count | None = Field(default=None, description="Prompt and completion, tokens; null if not reported.")
+    cached_tokens: Count | None = Field(
+        default=None, description="The part of the prompt read from a cache, tokens; null if not reported."
+    )
 
 
 class TrajectoryResponseMetadata(EvidenceModel):
     """Where a call's answer came from and how it ended."""
 
-    response_id: str | None = Field(default=None, description="The `id` of the response body.")
-    model_ref: ServerReference | None = Field(default=None, description="The model server that answered.")
-    model: str | None = Field(default=None, description="The model's name in the response, else in the request.")
-    dialect: str | None = Field(default=None, description="The API shape: responses, chat or messages.")
-    status_code: int | None = Field(default=None, description="HTTP status that the client got.")
-    response_status: str | None = Field(default=None, description="The response body's own `status`.")
-    finish_reason: str | None = Field(default=None, description="Why generation stopped, in the provider's word.")
-    upstream_attempted: bool | None = Field(default=None, description="Whether the provider was called.")
-    response_source: Literal["upstream", "local"] | None = Field(default=None, description="Who made the answer.")
-    upstream_status_code: int | None = Field(default=None, description="HTTP status that the provider gave.")
-    local_response_reason: str | None = Field(default=None, description="Why the model server answered by itself.")
-    error_category: str | None = Field(default=None, description="The kind of failure; None when the call worked.")
-    latency_ttft_ms: Measured | None = Field(default=None, description="Time to the first streamed byte, milliseconds.")
+    response_id: str | None = Field(default=None, description="The `id` of the response body; null if it has none.")
+    model_ref: ServerReference | None = Field(
+        default=None, description="The model server that answered; null if not known."
+    )
+    model: str | None = Field(
+        default=None, description="The model's name in the response, else in the request; null if neither says it."
+    )
+    dialect: str | None = Field(
+        default=None, description="The API shape: responses, chat or messages; null if not known."
+    )
+    status_code: int | None = Field(default=None, description="HTTP status that the client got; null if it got none.")
+    response_status: str | None = Field(
+        default=None, description="The response body's own `status`; null if it has none."
+    )
+    finish_reason: str | None = Field(
+        default=None, description="Why generation stopped, in the provider's word; null if not known."
+    )
+    upstream_attempted: bool | None = Field(
+        default=None, description="Whether the provider was called; null if not known."
+    )
+    response_source: Literal["upstream", "local"] | None = Field(
+        default=None, description="Who made the answer; null if not known."
+    )
+    upstream_status_code: int | None = Field(
+        default=None, description="HTTP status that the provider gave; null if it gave none."
+    )
+    local_response_reason: str | None = Field(
+        default=None, description="Why the model server answered by itself; null if it did not."
+    )
+    error_category: str | None = Field(default=None, description="The kind of failure; null when the call worked.")
+    latency_ttft_ms: Measured | None = Field(
+        default=None, description="Time to the first streamed byte, milliseconds; null if not measured."
+    )
 
 
 class TrajectoryModelCall(EvidenceModel):
     """One exchange with a model, payloads included."""
 
-    model_call_id: str | None = Field(default=None, description="The id that the model server made.")
-    started_at: float | None = Field(default=None, description="Start, UTC Unix seconds.")
-    completed_at: float | None = Field(default=None, description="End, UTC Unix seconds.")
-    duration_ms: Measured | None = Field(default=None, description="Duration by a monotonic clock, milliseconds.")
-    request: Any = Field(default=None, description="Request body; text when it was no JSON object.")
-    response: Any = Field(default=None, description="Response body; text when it was no JSON object.")
+    model_call_id: str | None = Field(default=None, description="The id that the model server made; null if not known.")
+    started_at: float | None = Field(default=None, description="Start, UTC Unix seconds; null if not measured.")
+    completed_at: float | None = Field(default=None, description="End, UTC Unix seconds; null if not measured.")
+    duration_ms: Measured | None = Field(
+        default=None, description="Duration by a monotonic clock, milliseconds; null if not measured."
+    )
+    request: Any = Field(default=None, description="Request body, text when it was no JSON object; null if not saved.")
+    response: Any = Field(
+        default=None,
+        description="Response body, text when it was no JSON object; null if not saved, or there was none.",
+    )
     response_metadata: TrajectoryResponseMetadata = Field(
         default_factory=TrajectoryResponseMetadata, description="Where the answer came from."
     )
     token_stats: TrajectoryTokenStats = Field(
-        default_factory=TrajectoryTokenStats, description="Token counts; None where not reported."
+        default_factory=TrajectoryTokenStats, description="Token counts, null where not reported."
     )
 
 
@@ -261,11 +330,11 @@ class TrajectoryTurn(EvidenceModel):
     rollout_id: str = Field(description="The trajectory's rollout id.")
     turn_no: Annotated[int, Field(ge=1)] = Field(description="Number inside the invocation, from 1.")
     timestamp: float = Field(description="When the turn began, UTC Unix seconds.")
-    question: Any = Field(default=None, description="What the model was asked.")
-    answer: Any = Field(default=None, description="What it answered, tool calls included.")
-    reasoning_content: Any = Field(default=None, description="The reasoning that was shown.")
+    question: Any = Field(default=None, description="What the model was asked; null if not known.")
+    answer: Any = Field(default=None, description="What it answered, tool calls included; null if not known.")
+    reasoning_content: Any = Field(default=None, description="The reasoning that was shown; null if none was.")
     resolved: bool | None = Field(
-        default=None, description="Whether the task was solved after this turn; None if not known."
+        default=None, description="Whether the task was solved after this turn; null if not known."
     )
     step_count: Count = Field(description="The producer's cumulative steps inside the invocation.")
     model_calls: list[ModelCallRef] = Field(default=[], description="The calls that this turn consists of.")
@@ -274,7 +343,7 @@ class TrajectoryTurn(EvidenceModel):
 class TrajectoryToolCall(ToolCallObservation):
     """A tool call with the output that the model saw."""
 
-    output: Any = Field(default=None, description="What the model saw as the result.")
+    output: Any = Field(default=None, description="What the model saw as the result; null if not known.")
 
 
 class TrajectoryRecord(EvidenceModel):

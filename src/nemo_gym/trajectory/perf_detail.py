@@ -31,13 +31,13 @@ def build_perf_detail(
 ) -> JsonObject | None:
     """Return the detail of a trajectory, or None when it is missing, invalid or without an invocation.
 
-    `time` (ms): the union of model intervals, of tool intervals, and of both (`model_ms`, `tool_ms`, `busy_ms`), with
-    how many calls and tools have an interval. `overlap_ms`, `span_ms` (first start to last end) and `idle_ms` (the part
-    of the span in which neither ran) are there only when every call and tool has one. `ttft_ms` and each tool's
-    `durations_ms` hold the values, sorted, and their median and 95th percentile. `cached_share` is cached over all
-    prompt tokens. `failed_calls` are calls that ended in an error; `retries` are calls that send again what a failed
-    one of the same invocation sent; both with the tokens they
-    reported. `owners` spares working out again what `owned_calls` returned.
+    `time` (ms): the union of model intervals and of tool intervals (`model_ms`, `tool_ms`), with how many calls and
+    tools have an interval. `busy_ms` (the union of both), `overlap_ms`, `span_ms` (first start to last end) and
+    `idle_ms` (the part of the span in which neither ran) are there only when every call and tool has one. `ttft_ms` and
+    each tool's `durations_ms` hold the values, sorted, and their median and 95th percentile. `cached_share` is cached
+    over all prompt tokens. `failed_calls` are calls that ended in an error; `retries` are calls that send again what a
+    failed one of the same invocation sent; both with the tokens they reported. `owners` spares working out again what
+    `owned_calls` returned.
     """
     if not isinstance(trajectory, TrajectoryRecord):
         try:
