@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from nemo_gym.health import registry
 from nemo_gym.health.facts import RolloutFacts, call_id, failed_attempt, tokens_unowed
-from nemo_gym.health.payloads import has_content, has_tool_call, is_absent, response_has_content, value_of
+from nemo_gym.health.payloads import has_content, has_tool_call, response_has_content
 from nemo_gym.records.call_outcome import successful
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import TrajectoryModelCall, TrajectoryTurn
@@ -103,8 +103,7 @@ def hollow_turn(facts: RolloutFacts) -> list[Found] | None:
 
 
 def _shows_something(turn: TrajectoryTurn) -> bool:
-    answer = value_of(turn.answer)  # decoded once for both looks
-    return has_tool_call(answer) or has_content(answer) or has_content(turn.reasoning_content)
+    return has_content(turn.answer) or has_tool_call(turn.answer) or has_content(turn.reasoning_content)
 
 
 def zero_completion_tokens(facts: RolloutFacts) -> list[Found] | None:
@@ -206,7 +205,7 @@ def runaway_generation(facts: RolloutFacts) -> list[Found] | None:
     if not facts.calls_observed or not facts.owned_calls:
         return None
     stopped = [item for item in facts.owned_calls if item[1].response_metadata.finish_reason in LENGTH_STOPS]
-    if any(is_absent(call.response) for _, call in stopped):
+    if any(call.response is None for _, call in stopped):
         return None
     return [
         Found(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Container
 
@@ -53,31 +52,9 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 def evaluate_line(line: Line | None, ignored: Container[str] = ()) -> Outcome:
-    """Return the outcome of one line; None stands for a line too long to read.
-
-    A line nested near the interpreter's limit is evaluated on a fresh stack, so that the outcome does not depend on how
-    deep the caller stands.
-    """
+    """Return the outcome of one line; None stands for a line too long to read."""
     if line is None:
         return _unreadable(Problem(reason="longer than a record can be", error="OverflowError"), ignored)
-    try:
-        return _evaluate(line, ignored)
-    except RecursionError:
-        outcomes: list[Outcome] = []
-        thread = threading.Thread(target=lambda: outcomes.append(_evaluate_deep(line, ignored)), name="health-deep")
-        thread.start()
-        thread.join()
-        return outcomes[0]
-
-
-def _evaluate_deep(line: Line, ignored: Container[str]) -> Outcome:
-    try:
-        return _evaluate(line, ignored)
-    except RecursionError as error:
-        return _unreadable(Problem(reason="nested too deeply", error=type(error).__name__), ignored)
-
-
-def _evaluate(line: Line, ignored: Container[str]) -> Outcome:
     record = read_line(line)
     return _unreadable(record, ignored) if isinstance(record, Problem) else evaluate_record(record, ignored)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nemo_gym.health.lines import RecordFacts
-from nemo_gym.health.payloads import is_absent, value_of
 from nemo_gym.records.call_outcome import failed
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
@@ -135,9 +134,7 @@ def failed_attempt(call: TrajectoryModelCall) -> bool:
         return False
     if counts.prompt_tokens is not None or counts.completion_tokens is not None or counts.total_tokens is not None:
         return False
-    if is_absent(call.response):
-        return True
-    body = value_of(call.response)
+    body = call.response
     return not (isinstance(body, dict) and (body.get("status") in FINISHED_STATUSES or bool(body.get("usage"))))
 
 

@@ -1,15 +1,10 @@
 """Looking inside payloads: is there anything in it, and does it call a tool.
 
-A payload is any JSON value, decoded or still raw bytes; it is decoded here, when a check asks. All walks are loops, so
-that a deeply nested payload costs memory, not the stack.
+A payload is any JSON value. All walks are loops, so that a deeply nested payload costs memory, not the stack.
 """
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import Raw
-
-from nemo_gym.records import codec
 from nemo_gym.records.codec import JsonValue
 
 _CONTENT_KEYS = frozenset(
@@ -25,27 +20,6 @@ TOOL_CALL_TYPES = frozenset(
         "local_shell_call", "custom_tool_call", "shell_call", "apply_patch_call", "tool_search_call",
     }
 )  # fmt: skip
-_QUOTE = ord('"')
-_PLAIN_START = frozenset(range(0x21, 0x7F)) - {_QUOTE, ord("\\")}
-
-
-def value_of(payload: JsonValue) -> JsonValue:
-    """Return a payload decoded. Raises ValueError when raw bytes are no JSON, RecursionError when nested too deeply."""
-    if type(payload) is not Raw:
-        return payload
-    if len(payload) == 0:
-        return None
-    try:
-        return msgspec.json.decode(payload)
-    except msgspec.DecodeError:
-        return codec.decode(bytes(payload))
-
-
-def is_absent(payload: JsonValue) -> bool:
-    """Return whether a payload is null or was left out."""
-    if type(payload) is Raw:
-        return len(payload) == 0 or bytes(payload) == b"null"
-    return payload is None
 
 
 def has_content(payload: JsonValue, *, extra_keys: tuple[str, ...] = ()) -> bool:
@@ -53,11 +27,7 @@ def has_content(payload: JsonValue, *, extra_keys: tuple[str, ...] = ()) -> bool
 
     A text does, a list with such an element, an object with one under a content key; numbers and booleans do not.
     """
-    if type(payload) is Raw:
-        head = memoryview(payload)[:2]
-        if len(head) == 2 and head[0] == _QUOTE and head[1] in _PLAIN_START:
-            return True
-    pending = [value_of(payload)]
+    pending = [payload]
     while pending:
         value = pending.pop()
         kind = type(value)
@@ -75,7 +45,7 @@ def has_content(payload: JsonValue, *, extra_keys: tuple[str, ...] = ()) -> bool
 
 def has_tool_call(payload: JsonValue) -> bool:
     """Return whether an item, searched through lists, is a tool call or carries a non-empty `tool_calls`."""
-    pending = [value_of(payload)]
+    pending = [payload]
     while pending:
         value = pending.pop()
         container = type(value)
@@ -90,11 +60,10 @@ def has_tool_call(payload: JsonValue) -> bool:
 
 def response_has_content(payload: JsonValue) -> bool:
     """Return whether a saved response shows anything: text, output items, choices; tool calls and reasoning count."""
-    body = value_of(payload)
-    if not isinstance(body, dict):
-        return has_content(body)
-    parts = [body.get("output_text"), body.get("content"), body.get("output"), body.get("reasoning_content")]
-    choices = body.get("choices")
+    if not isinstance(payload, dict):
+        return has_content(payload)
+    parts = [payload.get("output_text"), payload.get("content"), payload.get("output"), payload.get("reasoning_content")]
+    choices = payload.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
             parts += [choice.get("text"), choice.get("message")]
