@@ -45,7 +45,7 @@ def test_fail_on_is_a_ladder(tmp_path: Path) -> None:
 
 def test_junit_has_a_case_per_record_and_task_and_survives_any_text(tmp_path: Path) -> None:
     odd = record(3, 0, _ng_rollout_id='a<b>"&\x00\ud800')
-    text = junit_report(_result(tmp_path, record(0, 0), HOLLOW, UNOBSERVED, b"bad", odd))
+    text = "".join(junit_report(_result(tmp_path, record(0, 0), HOLLOW, UNOBSERVED, b"bad", odd)))
     root = ElementTree.fromstring(text.encode())
     rollouts, tasks = root.findall("testsuite")
     assert rollouts.attrib == {"name": "rollouts", "tests": "5", "failures": "2", "errors": "0", "skipped": "1"}

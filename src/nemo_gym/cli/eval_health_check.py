@@ -67,7 +67,7 @@ def command(
     if junit is not None:
         junit.parent.mkdir(parents=True, exist_ok=True)
         with staged(junit) as file:
-            file.write(junit_report(result).encode())
+            file.writelines(piece.encode() for piece in junit_report(result))
     if as_json:
         print_json(result.summary)
     else:

@@ -103,7 +103,7 @@ def hollow_turn(facts: RolloutFacts) -> list[Found] | None:
 
 
 def _shows_something(turn: TrajectoryTurn) -> bool:
-    return has_content(turn.answer) or has_tool_call(turn.answer) or has_content(turn.reasoning_content)
+    return has_tool_call(turn.answer) or has_content(turn.answer) or has_content(turn.reasoning_content)
 
 
 def zero_completion_tokens(facts: RolloutFacts) -> list[Found] | None:
@@ -181,8 +181,8 @@ def token_count_mismatch(facts: RolloutFacts) -> list[Found] | None:
     if prompt is None or completion is None:
         return None
     captured_prompt = captured_completion = 0
-    for _, call in facts.owned_calls:
-        if failed_attempt(call):
+    for position, call in facts.owned_calls:
+        if facts.failures[position] and failed_attempt(call):
             continue
         counts = call.token_stats
         if counts.prompt_tokens is None or counts.completion_tokens is None:

@@ -71,9 +71,7 @@ def read_line(line: Line) -> RecordFacts | Problem:
     return _facts(value, [])
 
 
-def _on_a_fresh_stack(
-    read: Callable[[bytes], RecordFacts | Problem], data: bytes
-) -> RecordFacts | Problem:
+def _on_a_fresh_stack(read: Callable[[bytes], RecordFacts | Problem], data: bytes) -> RecordFacts | Problem:
     """Return `read(data)`, of which the result must not depend on how deep the caller stands."""
     results: list[RecordFacts | Problem] = []
     thread = threading.Thread(target=lambda: results.append(read(data)), name="health-careful")

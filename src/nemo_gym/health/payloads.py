@@ -62,7 +62,7 @@ def response_has_content(payload: JsonValue) -> bool:
     """Return whether a saved response shows anything: text, output items, choices; tool calls and reasoning count."""
     if not isinstance(payload, dict):
         return has_content(payload)
-    parts = [payload.get("output_text"), payload.get("content"), payload.get("output"), payload.get("reasoning_content")]
+    parts = [payload.get(key) for key in ("output_text", "content", "output", "reasoning_content")]
     choices = payload.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):

@@ -1,26 +1,33 @@
-"""From the outcomes of all lines to digests, task flags and the summary. Pure; the order of evaluation leaves no trace.
+"""From the outcome of a line to a digest, and from digests and tasks to the summary's counts. Pure.
 
-Records of different runs or shards never meet: everything that compares records does so inside one `scope`.
+The order in which lines are evaluated leaves no trace. Records of different runs or shards never meet: everything that
+compares records does so inside one `scope`.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from nemo_gym.health import registry
 from nemo_gym.health.evaluate import Outcome
-from nemo_gym.health.tasks import TASK_CHECKS, Repeat, repeats_of
+from nemo_gym.health.tasks import TASK_CHECKS, TaskFacts
 from nemo_gym.health.types import CheckScope, Finding, IdentityValue, RolloutDigest, Verdict
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 
 _ORDER = {check: position for position, check in enumerate(registry.CHECK_REGISTRY)}
+_TOKENS = {
+    "prompt": "transcript_prompt_tokens",
+    "completion": "transcript_completion_tokens",
+    "capture_prompt": "capture_prompt_tokens",
+    "capture_completion": "capture_completion_tokens",
+}
+"""Name in the summary -> field of a digest."""
 _SHARD_PREFIX = re.compile(r"([0-9a-f]{32})-")
 
 
@@ -102,140 +109,96 @@ def _scope(outcome: Outcome, place: Place) -> str:
     return prefix[1] if prefix else place.source_file
 
 
-def flag_duplicates(digests: list[RolloutDigest], ignored: Iterable[str]) -> list[RolloutDigest]:
-    """Put a finding on every copy of an identity that occurs more than once, in place; `digests` are ordered."""
-    if registry.DUPLICATE_IDENTITY in ignored:
-        return digests
-    start = 0
-    for _, copies in itertools.groupby(digests, key=_identity):
-        count = sum(1 for _ in copies)
-        for position in range(start, start + count if count > 1 else start):
-            digests[position] = _as_duplicate(digests[position], count)
-        start += count
-    return digests
-
-
-def _as_duplicate(digest: RolloutDigest, count: int) -> RolloutDigest:
+def as_duplicate(digest: RolloutDigest, count: int) -> RolloutDigest:
+    """Return the digest of a record whose identity stands `count` times in its scope."""
     subject = _subject(digest.task_index, digest.rollout_index, digest.rollout_id)
     finding = Finding(check=registry.DUPLICATE_IDENTITY, subject=subject, detail={"duplicate_count": count})
     findings = tuple(sorted((*digest.findings, finding), key=lambda item: _ORDER[item.check]))
     return msgspec.structs.replace(digest, findings=findings, verdict=Verdict.UNHEALTHY)
 
 
-def _identity(digest: RolloutDigest) -> tuple[object, ...]:
-    return (digest.scope, _key(digest.stage_index), _key(digest.task_index), _key(digest.rollout_index))
+class Totals:
+    """What the summary says of the whole run, added up record by record and task by task, in any order."""
 
+    def __init__(self, ignored: Sequence[str]) -> None:
+        self._ignored = ignored
+        self._task_checks = {check: answer for check, answer in TASK_CHECKS.items() if check not in ignored}
+        self._records = self._tasks = 0
+        self._counts: Counter[str] = Counter()
+        self._verdicts: Counter[Verdict] = Counter()
+        self._issues: Counter[str] = Counter()
+        self._unobserved: Counter[str] = Counter()
+        self._errors_by_status: Counter[str] = Counter()
+        self._tokens: dict[str, int | None] = dict.fromkeys(_TOKENS)
 
-def _key(value: IdentityValue | None) -> tuple[int, int, str]:
-    """Sort key: absent, then whole numbers by value, then texts; 1 and "1" stay apart."""
-    if value is None:
-        return (0, 0, "")
-    return (1, value, "") if isinstance(value, int) else (2, 0, value)
+    def add(self, digest: RolloutDigest) -> None:
+        """Count one record."""
+        self._records += 1
+        self._verdicts[digest.verdict] += 1
+        for finding in digest.findings:
+            self._issues[finding.check] += 1
+        for check in digest.unobserved:
+            self._unobserved[check] += 1
+        self._counts["captures"] += digest.model_calls > 0
+        if digest.errors_by_status:
+            self._errors_by_status.update(digest.errors_by_status)
+            self._counts["with_errors"] += 1
+            self._counts["ended_on_error"] += digest.ended_on_error
+        if digest.duplicated_calls:
+            self._counts["replayed"] += digest.duplicated_calls
+            self._counts["with_replayed"] += 1
+        for name, field in _TOKENS.items():
+            if (count := getattr(digest, field)) is not None:
+                self._tokens[name] = (self._tokens[name] or 0) + count
 
+    def add_copy(self, digest: RolloutDigest) -> None:
+        """Say of a record already counted that its identity stands more than once."""
+        self._verdicts[digest.verdict] -= 1
+        self._verdicts[Verdict.UNHEALTHY] += 1
+        self._issues[registry.DUPLICATE_IDENTITY] += 1
 
-def ordered(digests: list[RolloutDigest]) -> list[RolloutDigest]:
-    """Order the digests by task, rollout, stage, and then by where they came from, in place.
-
-    One stable sort per part, last part first: a key of all parts would take more memory than the digests.
-    """
-    digests.sort(key=lambda item: item.line)
-    digests.sort(key=lambda item: item.source_file)
-    digests.sort(key=lambda item: item.scope)
-    digests.sort(key=lambda item: _key(item.stage_index))
-    digests.sort(key=lambda item: _key(item.rollout_index))
-    digests.sort(key=lambda item: _key(item.task_index))
-    return digests
-
-
-def _tasks(digests: Sequence[RolloutDigest]) -> Iterator[tuple[str, list[Repeat]]]:
-    """Yield name and repeats of each task, in report order; the name says its scope when there are several."""
-    several_scopes = len({digest.scope for digest in digests if digest.scope}) > 1
-    for _, members in itertools.groupby(digests, key=lambda item: _key(item.task_index)):
-        scopes: dict[str, list[RolloutDigest]] = defaultdict(list)
-        for digest in members:
-            scopes[digest.scope].append(digest)
-        for scope, own in sorted(scopes.items()):
-            name = str(own[0].task_index)
-            yield f"{scope}/{name}" if several_scopes and scope else name, repeats_of(own)
-
-
-def summary_of(digests: Sequence[RolloutDigest], ignored: Sequence[str]) -> JsonObject:
-    """Return `quality_summary.json` as an object; token totals are None when no record knows a count.
-
-    `digests` are ordered.
-    """
-    issues: Counter[str] = Counter(finding.check for digest in digests for finding in digest.findings)
-    unobserved: Counter[str] = Counter(check for digest in digests for check in digest.unobserved)
-    checks = {check: answer for check, answer in TASK_CHECKS.items() if check not in ignored}
-    tasks: JsonObject = {}
-    task_count = 0
-    for name, repeats in _tasks(digests):
-        task_count += 1
-        answers = {check: answer(repeats) for check, answer in checks.items()}
+    def add_task(self, task: TaskFacts) -> JsonObject:
+        """Count one task; return what the summary says of it."""
+        self._tasks += 1
+        answers = {check: answer(task) for check, answer in self._task_checks.items()}
         flags = [check for check, answer in answers.items() if answer]
-        issues.update(flags)
-        unobserved.update(check for check, answer in answers.items() if answer is None)
-        tasks[name] = {
-            "repeats": len(repeats),
-            **_verdict_counts(repeat.verdict for repeat in repeats),
+        self._issues.update(flags)
+        self._unobserved.update(check for check, answer in answers.items() if answer is None)
+        return {
+            "repeats": task.healthy + task.unhealthy + task.unobserved,
+            "healthy": task.healthy,
+            "unhealthy": task.unhealthy,
+            "unobserved": task.unobserved,
             "flags": flags,
         }
-    coverage: JsonObject = {}
-    for check, spec in registry.CHECK_REGISTRY.items():
-        subjects = task_count if spec.evaluation_scope is CheckScope.TASK else len(digests)
-        if check in ignored or not spec.in_verdict:
-            coverage[check] = {"evaluated": 0, "unobserved": 0, "ignored": subjects}
-        else:
-            missed = unobserved[check]
-            coverage[check] = {"evaluated": subjects - missed, "unobserved": missed, "ignored": 0}
-    return {
-        "run": {
-            "ignored_checks": sorted(ignored),
-            "artifacts": {
-                "records": len(digests),
-                "captures": sum(digest.model_calls > 0 for digest in digests),
-                "coverage": coverage,
+
+    def run(self) -> JsonObject:
+        """Return the summary's `run`; token totals are None when no record knows a count."""
+        counts = self._counts
+        coverage: JsonObject = {}
+        for check, spec in registry.CHECK_REGISTRY.items():
+            subjects = self._tasks if spec.evaluation_scope is CheckScope.TASK else self._records
+            if check in self._ignored or not spec.in_verdict:
+                coverage[check] = {"evaluated": 0, "unobserved": 0, "ignored": subjects}
+            else:
+                missed = self._unobserved[check]
+                coverage[check] = {"evaluated": subjects - missed, "unobserved": missed, "ignored": 0}
+        return {
+            "ignored_checks": sorted(self._ignored),
+            "artifacts": {"records": self._records, "captures": counts["captures"], "coverage": coverage},
+            "verdicts": {verdict.value: self._verdicts[verdict] for verdict in Verdict},
+            "issues": {check: self._issues[check] for check in registry.CHECK_REGISTRY},
+            "stats": {
+                "model_call_errors": {
+                    "total": self._errors_by_status.total(),
+                    "by_status": dict(sorted(self._errors_by_status.items())),
+                    "rollouts_affected": counts["with_errors"],
+                    "ended_on_error": counts["ended_on_error"],
+                },
+                "duplicated_calls": {"replayed": counts["replayed"], "rollouts": counts["with_replayed"]},
+                "tokens": dict(self._tokens),
             },
-            "verdicts": _verdict_counts(digest.verdict for digest in digests),
-            "issues": {check: issues[check] for check in registry.CHECK_REGISTRY},
-            "stats": _stats(digests),
-        },
-        "tasks": tasks,
-    }
-
-
-def _verdict_counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    counts = Counter(verdicts)
-    return {verdict.value: counts[verdict] for verdict in Verdict}
-
-
-def _stats(digests: Sequence[RolloutDigest]) -> JsonObject:
-    by_status: Counter[str] = Counter()
-    for digest in digests:
-        by_status.update(digest.errors_by_status)
-
-    def total(count: Callable[[RolloutDigest], int | None]) -> int | None:
-        known = [value for digest in digests if (value := count(digest)) is not None]
-        return sum(known) if known else None
-
-    return {
-        "model_call_errors": {
-            "total": by_status.total(),
-            "by_status": dict(sorted(by_status.items())),
-            "rollouts_affected": sum(digest.model_call_errors > 0 for digest in digests),
-            "ended_on_error": sum(digest.ended_on_error for digest in digests),
-        },
-        "duplicated_calls": {
-            "replayed": sum(digest.duplicated_calls for digest in digests),
-            "rollouts": sum(digest.duplicated_calls > 0 for digest in digests),
-        },
-        "tokens": {
-            "prompt": total(lambda digest: digest.transcript_prompt_tokens),
-            "completion": total(lambda digest: digest.transcript_completion_tokens),
-            "capture_prompt": total(lambda digest: digest.capture_prompt_tokens),
-            "capture_completion": total(lambda digest: digest.capture_completion_tokens),
-        },
-    }
+        }
 
 
 def row_of(digest: RolloutDigest, *, several_files: bool) -> JsonObject:
@@ -257,4 +220,4 @@ def row_of(digest: RolloutDigest, *, several_files: bool) -> JsonObject:
     return row
 
 
-__all__ = ["Place", "digest_of", "flag_duplicates", "ordered", "row_of", "summary_of"]
+__all__ = ["Place", "Totals", "as_duplicate", "digest_of", "row_of"]

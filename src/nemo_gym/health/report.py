@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
@@ -16,7 +17,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def format_health_report(result: HealthCheckResult) -> str:
     """Return two lines: the counts, with the ignored checks if any, and the path of the summary."""
-    run = result.summary["run"]
+    run = result.run
     verdicts = run["verdicts"]
     line = (
         f"Rollout health: {run['artifacts']['records']} checked, {verdicts['healthy']} healthy, "
@@ -29,7 +30,7 @@ def format_health_report(result: HealthCheckResult) -> str:
 
 def explain_verdicts(result: HealthCheckResult) -> list[str]:
     """Return why records are not healthy, a line per kind of reason; [] when all are."""
-    run = result.summary["run"]
+    run = result.run
     lines = []
     found = {check: count for check, count in run["issues"].items() if count}
     if found:
@@ -53,29 +54,27 @@ def should_fail(result: HealthCheckResult, fail_on: FailOn | None) -> bool:
     "unhealthy": a record is unhealthy; "unobserved": a record is anything but healthy; None: never. No record at all
     fails nothing.
     """
-    verdicts = result.summary["run"]["verdicts"]
+    verdicts = result.run["verdicts"]
     if fail_on is None:
         return False
     return bool(verdicts["unhealthy"] or (fail_on == "unobserved" and verdicts["unobserved"]))
 
 
-def junit_report(result: HealthCheckResult) -> str:
-    """Return the result as JUnit XML: a case per record and per task; unobserved ones count as skipped."""
-    cases = [_record_case(digest) for digest in result.rollouts]
-    tasks = result.summary["tasks"]
-    task_cases = [_task_case(name, task["flags"]) for name, task in tasks.items()]
-    flagged = sum(bool(task["flags"]) for task in tasks.values())
-    counts = result.summary["run"]["verdicts"]
-    suites = [
-        _suite("rollouts", cases, failures=counts["unhealthy"], skipped=counts["unobserved"]),
-        _suite("tasks", task_cases, failures=flagged, skipped=0),
-    ]
-    return '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n' + "".join(suites) + "</testsuites>\n"
+def junit_report(result: HealthCheckResult) -> Iterator[str]:
+    """Yield the result as JUnit XML, in pieces: a case per record and per task; unobserved ones count as skipped."""
+    counts = result.run["verdicts"]
+    flagged = sum(bool(task["flags"]) for _, task in result.tasks.items())
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
+    yield _suite("rollouts", len(result.rollouts), failures=counts["unhealthy"], skipped=counts["unobserved"])
+    yield from map(_record_case, result.rollouts)
+    yield "  </testsuite>\n"
+    yield _suite("tasks", len(result.tasks), failures=flagged, skipped=0)
+    yield from (_task_case(name, task["flags"]) for name, task in result.tasks.items())
+    yield "  </testsuite>\n</testsuites>\n"
 
 
-def _suite(name: str, cases: list[str], *, failures: int, skipped: int) -> str:
-    head = f'  <testsuite name="{name}" tests="{len(cases)}" failures="{failures}" errors="0" skipped="{skipped}">\n'
-    return head + "".join(cases) + "  </testsuite>\n"
+def _suite(name: str, tests: int, *, failures: int, skipped: int) -> str:
+    return f'  <testsuite name="{name}" tests="{tests}" failures="{failures}" errors="0" skipped="{skipped}">\n'
 
 
 def _record_case(digest: RolloutDigest) -> str:

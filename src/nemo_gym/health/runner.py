@@ -1,17 +1,17 @@
 """Checks the records of whole files, in bounded memory and in several processes, and writes the two reports (A17, A26).
 
-What is held is one line at a time and one digest per record. Reports depend on the input alone: not on the number of
-workers, the order in which they end, or the clock.
+What is held is one line at a time; digests are spooled to disk. Reports depend on the input alone: not on the number
+of workers, the order in which they end, or the clock.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import IO
 
 import nemo_gym
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
-from nemo_gym.health import reduce
+from nemo_gym.health import reduce, registry
 from nemo_gym.health.evaluate import Outcome
 from nemo_gym.health.reading import FileRange, split
 from nemo_gym.health.registry import normalize_ignored_checks
+from nemo_gym.health.spool import Digests, Spool, Tasks
 from nemo_gym.health.types import HealthCheckResult, RolloutDigest
 from nemo_gym.health.worker import RangeEnd, Work, decode_result, encode_work, evaluate_range
 from nemo_gym.records import codec
@@ -34,8 +35,6 @@ VERDICTS_NAME = "rollout_verdicts.jsonl"
 MAX_WORKERS = 8
 MIN_BYTES_PER_WORKER = 48 << 20
 """Below this, starting a process costs more than it saves."""
-
-_log = logging.getLogger(__name__)
 
 
 class WorkerFailedError(OSError):
@@ -68,15 +67,26 @@ def run_health_checks(
             raise ConfigFileNotFoundError(f"there is no rollouts file `{path}`")
     folder = paths[0].parent if output_dir is None else Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    digests = _digests(paths, ignored, workers or default_workers(), min_bytes_per_worker)
-    digests = reduce.flag_duplicates(reduce.ordered(digests), ignored)
+    spool, totals = _evaluated(paths, ignored, workers or default_workers(), min_bytes_per_worker)
+    spool.put_in_order(count_copies=registry.DUPLICATE_IDENTITY not in ignored)
+    summary_path, verdicts_path = folder / SUMMARY_NAME, folder / VERDICTS_NAME
+    with staged(verdicts_path) as file:
+        for row, copied in spool.lines():
+            if copied is None:
+                file.write(row)
+            else:
+                totals.add_copy(copied[0])
+                file.write(_row(reduce.as_duplicate(*copied), paths))
+    _count_tasks(spool, totals)
     result = HealthCheckResult(
-        summary=reduce.summary_of(digests, ignored),
-        rollouts=digests,
-        summary_path=folder / SUMMARY_NAME,
-        verdicts_path=folder / VERDICTS_NAME,
+        run=totals.run(),
+        tasks=Tasks(spool),
+        rollouts=Digests(spool),
+        summary_path=summary_path,
+        verdicts_path=verdicts_path,
     )
-    _write_reports(result, several_files=len(paths) > 1)
+    with staged(summary_path) as file:
+        file.writelines(_summary(result))
     return result
 
 
@@ -111,29 +121,46 @@ def default_workers() -> int:
     return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
 
-def _digests(paths: list[Path], ignored: tuple[str, ...], workers: int, min_bytes: int) -> list[RolloutDigest]:
+def _evaluated(
+    paths: list[Path], ignored: tuple[str, ...], workers: int, min_bytes: int
+) -> tuple[Spool, reduce.Totals]:
+    """Evaluate every line; return the digests, in no order yet, and what they add up to."""
     sizes = [(path, path.stat().st_size) for path in paths]
     count = min(workers, max(1, sum(size for _, size in sizes) // max(1, min_bytes)))
     parts = split(sizes, count)
     if len(parts) > 1:
         try:
-            return _assemble(parts, _run_workers(parts, ignored), paths, ignored)
+            return _collected(_digests(parts, _run_workers(parts, ignored), paths), paths, ignored)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            warnings.warn(f"health checks go on in one process: {error}", RuntimeWarning, stacklevel=4)
-    return _assemble(parts, _run_here(parts, ignored), paths, ignored)
+            warnings.warn(f"health checks go on in one process: {error}", RuntimeWarning, stacklevel=3)
+    return _collected(_digests(parts, _run_here(parts, ignored), paths), paths, ignored)
 
 
-def _assemble(
-    parts: list[list[FileRange]],
-    results: Iterable[Outcome | RangeEnd],
-    paths: list[Path],
-    ignored: Container[str],
-) -> list[RolloutDigest]:
+def _collected(
+    digests: Iterable[RolloutDigest], paths: list[Path], ignored: tuple[str, ...]
+) -> tuple[Spool, reduce.Totals]:
+    spool, totals = Spool(), reduce.Totals(ignored)
+
+    def counted() -> Iterator[tuple[RolloutDigest, bytes]]:
+        for digest in digests:
+            totals.add(digest)
+            yield digest, _row(digest, paths)
+
+    spool.add(counted())
+    return spool, totals
+
+
+def _row(digest: RolloutDigest, paths: list[Path]) -> bytes:
+    return codec.encode_line(reduce.row_of(digest, several_files=len(paths) > 1))
+
+
+def _digests(
+    parts: list[list[FileRange]], results: Iterable[Outcome | RangeEnd], paths: list[Path]
+) -> Iterator[RolloutDigest]:
     """Turn the results of ranges, in order, into digests whose lines and ordinals count over files and inputs."""
     names = _report_names(paths)
-    numbers = {path: number for number, path in reversed(list(enumerate(paths)))}
+    numbers = {path: number for number, path in enumerate(paths)}
     ranges = iter([part for ranges in parts for part in ranges])
-    digests: list[RolloutDigest] = []
     part = next(ranges, None)
     first_line, first_ordinal = 1, 0
     for result in results:
@@ -151,16 +178,27 @@ def _assemble(
             line=first_line + result.line,
             ordinal=first_ordinal + result.ordinal,
         )
-        digests.append(reduce.digest_of(result, place))
+        yield reduce.digest_of(result, place)
     if part is not None:
         raise WorkerFailedError("a worker gave fewer results than it had work")
-    return digests
+
+
+def _count_tasks(spool: Spool, totals: reduce.Totals) -> None:
+    """Evaluate every task. Its name says its scope when there are several."""
+    several_scopes = spool.scopes() > 1
+    for task, scope, facts in spool.task_facts():
+        entry = totals.add_task(facts)
+        name = f"{scope}/{task}" if several_scopes and scope else str(task)
+        while not spool.add_task(name, entry):
+            name = codec.encode(name).decode()  # 1 and "1" are two tasks
 
 
 def _report_names(paths: list[Path]) -> dict[Path, str]:
     """Return what reports call a file: its name, or its whole path when two inputs share a name."""
-    names = [path.name for path in dict.fromkeys(paths)]
-    return {path: path.name if names.count(path.name) == 1 else str(path) for path in paths}
+    names = Counter(path.name for path in paths)
+    called = {path: path.name if names[path.name] == 1 else str(path) for path in paths}
+    # Names of files are bytes: those that are no text are shown as `\\xff`.
+    return {path: os.fsencode(name).decode(errors="backslashreplace") for path, name in called.items()}
 
 
 def _run_here(parts: list[list[FileRange]], ignored: Container[str]) -> Iterator[Outcome | RangeEnd]:
@@ -199,10 +237,12 @@ def _stop(running: list[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
             process.wait()
 
 
-def _write_reports(result: HealthCheckResult, *, several_files: bool) -> None:
-    with staged(result.verdicts_path) as file:
-        for digest in result.rollouts:
-            file.write(codec.encode_line(reduce.row_of(digest, several_files=several_files)))
-    with staged(result.summary_path) as file:
-        file.write(codec.encode_pretty(result.summary))
-    _log.debug("wrote %s and %s", result.summary_path, result.verdicts_path)
+def _summary(result: HealthCheckResult) -> Iterator[bytes]:
+    """Yield `quality_summary.json` in pieces, one per task."""
+    yield codec.encode_pretty({"run": result.run, "tasks": {}}).removesuffix(b"}\n}\n")
+    between = b"\n  "
+    for name, entry in result.tasks.items():
+        member = codec.encode_pretty({name: entry})[len(b"{\n") : -len(b"\n}\n")]
+        yield between + member.replace(b"\n", b"\n  ")
+        between = b",\n  "
+    yield b"\n  }\n}\n" if result.tasks else b"}\n}\n"

@@ -5,6 +5,8 @@ Checks give findings, never verdicts; a verdict is made from findings by one rul
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from nemo_gym.health.meanings import CheckMeaning
-from nemo_gym.records.codec import JsonObject, JsonValue
+from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.gaps import GAP_REGISTRY, BlockedInput
 
 IdentityValue: TypeAlias = int | str
@@ -135,11 +137,22 @@ class RolloutDigest(msgspec.Struct, frozen=True, kw_only=True):
     line: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HealthCheckResult:
-    """The reports of one check run, and where they were written."""
+    """What one check run came to, and where its reports were written.
 
-    summary: dict[str, JsonValue]
-    rollouts: list[RolloutDigest]
+    `run` are the counts of the whole run. `tasks` (by name, in report order) and `rollouts` (in report order) are on
+    disk and read when they are asked for, so that a result of any number of records is small; both stay as they are
+    when the report files are replaced.
+    """
+
+    run: JsonObject
+    tasks: Mapping[str, JsonObject]
+    rollouts: Sequence[RolloutDigest]
     summary_path: Path
     verdicts_path: Path
+
+    @functools.cached_property
+    def summary(self) -> JsonObject:
+        """`quality_summary.json` as an object; it holds every task, and is made when it is first asked for."""
+        return {"run": self.run, "tasks": dict(self.tasks.items())}
