@@ -54,7 +54,7 @@ PATHS = [path for path in _paths(BASE) if path]
         st.tuples(st.sampled_from(PATHS), st.sampled_from(ODD), st.sampled_from(["set", "drop", "add"])), max_size=2
     )
 )
-def test_the_fast_reader_is_exactly_as_strict_as_the_evidence_records(changes: list[tuple[Any, Any, str]]) -> None:
+def test_the_reader_is_exactly_as_strict_as_the_evidence_records(changes: list[tuple[Any, Any, str]]) -> None:
     value = copy.deepcopy(BASE)
     for path, shared, action in changes:
         odd = copy.deepcopy(shared)

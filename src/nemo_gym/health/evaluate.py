@@ -9,7 +9,7 @@ import msgspec
 
 from nemo_gym.health import registry
 from nemo_gym.health.checks import ROLLOUT_CHECKS, Found, ended_on_failed_call
-from nemo_gym.health.facts import RolloutFacts
+from nemo_gym.health.facts import RolloutFacts, known_count
 from nemo_gym.health.lines import Line, Problem, RecordFacts, read_line
 from nemo_gym.records.call_outcome import successful
 from nemo_gym.records.evidence import TrajectoryModelCall
@@ -124,7 +124,7 @@ def _count(outcome: Outcome, facts: RolloutFacts) -> None:
 
 
 def _sum(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
+    known = [value for value in map(known_count, values) if value is not None]
     return sum(known) if known else None
 
 

@@ -167,5 +167,10 @@ def _count(usage: JsonObject, *names: str) -> int | None:
     for name in names:
         value = usage.get(name)
         if value is not None:
-            return value if type(value) is int else None
+            return known_count(value) if type(value) is int else None
     return None
+
+
+def known_count(value: int | None) -> int | None:
+    """Return a count; None for one that nothing can have counted."""
+    return value if value is not None and value < 1 << 63 else None

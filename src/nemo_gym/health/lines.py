@@ -45,6 +45,9 @@ class Problem:
     error: str
 
 
+_TOO_DEEP = Problem(reason="nested too deeply", error="RecursionError")
+
+
 class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a readable line says: identity values of the allowed types, and the evidence.
 
@@ -87,10 +90,12 @@ def _read_with_care(data: bytes) -> RecordFacts | Problem:
         value = codec.decode(_ESCAPE.sub(_whole, text) if _SURROGATE.search(text) else text)
         problems = _repeated_keys(text)
     except UnicodeDecodeError as error:
-        return Problem(reason="not UTF-8", error=type(error).__name__)
-    except RecursionError as error:
-        return Problem(reason="nested too deeply", error=type(error).__name__)
+        return Problem(reason=f"not UTF-8 at byte {error.start} of the line", error=type(error).__name__)
+    except RecursionError:
+        return _TOO_DEEP
     except ValueError as error:
+        if isinstance(error.__context__, RecursionError):
+            return _TOO_DEEP
         return Problem(reason=_clipped(f"not JSON: {error}"), error=type(error.__cause__ or error).__name__)
     return _facts(value, problems)
 

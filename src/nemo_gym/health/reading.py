@@ -6,9 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
+
 BLOCK_BYTES = 256 << 10
 MAX_LINE_BYTES = 256 << 20
 """A longer line is no record; it is passed over without being held."""
+
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zX": "xz",
+    b"PK\x03\x04": "zip",
+}
 
 
 class FileRange(NamedTuple):
@@ -17,6 +28,24 @@ class FileRange(NamedTuple):
     path: Path
     start: int
     end: int
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise ConfigFileNotFoundError or ConfigError, saying what to do, when `path` gives no lines."""
+    if path.is_symlink() and not path.exists():
+        raise ConfigFileNotFoundError(f"`{path}` is a link to a file that is not there: mend or remove it")
+    if not path.exists():
+        raise ConfigFileNotFoundError(f"there is no rollouts file `{path}`")
+    if not path.is_file():
+        raise ConfigError(f"`{path}` is not a file: name a rollouts file, or the folder that holds some")
+    try:
+        with path.open("rb") as file:
+            head = file.read(4)
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
+    for mark, name in _COMPRESSED.items():
+        if head.startswith(mark):
+            raise ConfigError(f"`{path}` is compressed with {name}: unpack it first")
 
 
 def iter_lines(part: FileRange) -> Iterator[memoryview | None]:

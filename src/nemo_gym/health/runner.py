@@ -21,7 +21,7 @@ import nemo_gym
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
 from nemo_gym.health import reduce, registry
 from nemo_gym.health.evaluate import Outcome
-from nemo_gym.health.reading import FileRange, split
+from nemo_gym.health.reading import FileRange, refuse_unreadable, split
 from nemo_gym.health.registry import normalize_ignored_checks
 from nemo_gym.health.spool import Digests, Spool, Tasks
 from nemo_gym.health.types import HealthCheckResult, RolloutDigest
@@ -56,17 +56,20 @@ def run_health_checks(
     (no path, `workers` < 1, unknown check id) and FileNotFoundError. A line that cannot be read is a finding.
     """
     given = [rollout_paths] if isinstance(rollout_paths, (str, Path)) else rollout_paths
-    paths = list(dict.fromkeys(Path(path) for path in given))
+    paths = [Path(path) for path in given]
     if not paths:
         raise ConfigError("no rollouts file was given to check")
     if workers is not None and workers < 1:
         raise ConfigError(f"`workers` must be at least 1, not `{workers}`")
     ignored = normalize_ignored_checks(ignored_checks)
     for path in paths:
-        if not path.is_file():
-            raise ConfigFileNotFoundError(f"there is no rollouts file `{path}`")
+        refuse_unreadable(path)
     folder = paths[0].parent if output_dir is None else Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    paths = _distinct(paths)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the reports cannot be written into `{folder}`: {error.strerror}") from error
     spool, totals = _evaluated(paths, ignored, workers or default_workers(), min_bytes_per_worker)
     spool.put_in_order(count_copies=registry.DUPLICATE_IDENTITY not in ignored)
     summary_path, verdicts_path = folder / SUMMARY_NAME, folder / VERDICTS_NAME
@@ -119,6 +122,15 @@ def health_check_run_dir(
 def default_workers() -> int:
     """Return the number of CPUs this process may use, at most 8."""
     return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+
+def _distinct(paths: list[Path]) -> list[Path]:
+    """Leave out further names of one file: its records would look like copies of each other."""
+    files: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        status = path.stat()
+        files.setdefault((status.st_dev, status.st_ino), path)
+    return list(files.values())
 
 
 def _evaluated(

@@ -15,6 +15,7 @@ from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, overload
 
+import jiter
 import msgspec
 
 from nemo_gym.health import reduce
@@ -233,7 +234,7 @@ def _texts(item: tuple[RolloutDigest, bytes]) -> tuple[bytes, bytes]:
 
 
 def _digest(body: bytes) -> RolloutDigest:
-    return msgspec.convert(codec.decode(body), RolloutDigest)
+    return msgspec.convert(jiter.from_json(body), RolloutDigest)  # jiter keeps integers beyond 64 bits
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
+import jiter
 import msgspec
 
 from nemo_gym.health.evaluate import Outcome, evaluate_line
@@ -51,7 +52,7 @@ def encode_work(work: Work) -> bytes:
 
 def decode_result(line: bytes) -> Outcome | RangeEnd:
     """Return what one line of a worker's output says. Raises ValueError for anything else."""
-    value = codec.decode(line)
+    value = jiter.from_json(line)  # which keeps integers beyond 64 bits
     kind: type[Outcome | RangeEnd] = RangeEnd if isinstance(value, list) else Outcome
     return msgspec.convert(value, kind)
 

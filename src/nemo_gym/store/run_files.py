@@ -155,11 +155,11 @@ def find_rollouts_files(path: str | Path) -> list[Path]:
     """Return the rollouts files of a run: the file itself, or those of a folder.
 
     A folder is read as its `rollouts-*.jsonl` shards together with `rollouts.jsonl`; when it has neither, as every
-    rollouts file in it. Sorted by name. Empty when there is none.
+    rollouts file in it. Sorted by name, folders left out. Empty when there is none.
     """
     path = Path(path)
     if not path.is_dir():
         return [path] if path.exists() else []
-    candidates = rollouts_files(sorted(path.glob("*.jsonl")))
+    candidates = rollouts_files(sorted(file for file in path.glob("*.jsonl") if not file.is_dir()))
     named = [file for file in candidates if file.name == "rollouts.jsonl" or file.name.startswith("rollouts-")]
     return named or candidates
