@@ -19,13 +19,18 @@ from nemo_gym.health.runner import SUMMARY_NAME, VERDICTS_NAME, run_health_check
 
 RECORDS = 2_000
 FEW, MANY = 1_000, 50_000
+"""Records of the runs that measure memory. They are small: what could grow is kept per record, whatever its size, and
+50,000 large ones are 10 GB."""
 _POLICY = {"type": "responses_api_models", "name": "policy"}
 _MEASURE = """
-import resource, sys
+import sys
+from pathlib import Path
 from nemo_gym.health import run_health_checks
 run_health_checks([sys.argv[1]], workers=1)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+status = Path("/proc/self/status").read_text()
+print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
+"""`ru_maxrss` would not do: it begins with what the process that starts this one holds."""
 
 
 class _Call(msgspec.Struct):
@@ -73,7 +78,9 @@ def run() -> list[Figure]:
         Figure(path="  beside a floor with its own reader", unit="CPU us/record", values=checked, floor=views),
         Figure(path="kinds of reports from 1 and 2 workers", unit="", values=[float(len(digests))] * 5, budget=1),
         Figure(path=f"peak memory, {FEW:,} records", unit="MB", values=memory[few]),
-        Figure(path=f"peak memory, {MANY:,} records", unit="MB", values=memory[many], floor=memory[few], budget=200),
+        Figure(
+            path=f"peak memory, {MANY:,} records", unit="MB", values=memory[many], floor=memory[few], ratio_budget=1.1
+        ),
     ]
 
 

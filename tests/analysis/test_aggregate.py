@@ -119,10 +119,12 @@ def test_one_repeat_has_no_repeat_metrics() -> None:
     assert not any("across_repeats" in key for key in result["agent_metrics"])
 
 
-def test_an_interval_without_width_collapses_with_a_warning() -> None:
+def test_intervals_without_width_collapse_with_one_warning_for_all() -> None:
     rows = [_row(task, rollout, 1.0) for task in range(2) for rollout in range(2)]
-    with pytest.warns(RuntimeWarning, match="`mean/reward` has no width"):
+    with pytest.warns(RuntimeWarning, match="without width, of equal values: `reward`, `mean/reward`$") as caught:
         result = compute_aggregate_metrics(rows)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
     assert result["agent_metrics"]["ci_low_95_across_repeats/mean/reward"] == 1.0
 
 

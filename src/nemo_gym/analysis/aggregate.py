@@ -21,6 +21,11 @@ Tasks: TypeAlias = list[list[JsonObject]]
 TasksHook: TypeAlias = Callable[[Tasks], Mapping[str, Any]]
 KeyMetricsHook: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
+
+class FlatIntervalWarning(RuntimeWarning):
+    """All values of an interval are equal, so that it looks more certain than it is."""
+
+
 PER_TASK_METRICS = "per_task_metrics"
 _SAMPLE: JsonObject = {"agent_ref": {"name": "agent"}}
 _NO_POINT_ESTIMATES = ("max/", "min/", "median/", "std/", "sem/", "p25/", "p75/", "ci_low_95/", "ci_high_95/", "_")
@@ -56,6 +61,7 @@ def compute_aggregate_metrics(
     agent_metrics: dict[str, Any] = dict(describe([numeric_fields(row) for task in tasks for row in task]))
     repeats = repeat_level_metrics(tasks, compute_repeat_metrics_fn)
     agent_metrics.update(across_repeats(repeats))
+    _warn_of_flat_intervals([*repeats, agent_metrics])
     groups = [group_entry(task) for task in tasks]
     if compute_metrics_fn is not None:
         custom = dict(compute_metrics_fn(tasks))
@@ -179,7 +185,7 @@ def _repeat_entry(rows: Sequence[JsonObject], num_tasks: int) -> dict[str, Any]:
         if std is not None:
             entry[f"std/{field}"] = std
             entry[f"sem/{field}"] = std / math.sqrt(len(values))
-            entry[f"ci_low_95/{field}"], entry[f"ci_high_95/{field}"] = _interval(values, field)
+            entry[f"ci_low_95/{field}"], entry[f"ci_high_95/{field}"] = _interval(values)
     return entry
 
 
@@ -200,19 +206,29 @@ def across_repeats(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if std is not None:
             stats[f"std_across_repeats/{metric}"] = std
             stats[f"se_across_repeats/{metric}"] = std / math.sqrt(len(values))
-            low, high = _interval(values, metric)
+            low, high = _interval(values)
             stats[f"ci_low_95_across_repeats/{metric}"] = low
             stats[f"ci_high_95_across_repeats/{metric}"] = high
     return stats
 
 
-def _interval(values: Sequence[float], what: str) -> tuple[float, float]:
+def _interval(values: Sequence[float]) -> tuple[float, float]:
     interval = statistics.t_interval_95(values)
     assert interval is not None, "an interval is asked for with two values or more"
-    if interval[0] == interval[1]:
-        text = f"the 95% interval of `{what}` has no width: its {len(values)} values are equal"
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
     return interval
+
+
+def _warn_of_flat_intervals(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Say once, for all of `entries`, which intervals have no width."""
+    flat = {
+        name.split("/", 1)[1]: None
+        for entry in entries
+        for name, low in entry.items()
+        if name.startswith("ci_low_95") and entry[name.replace("ci_low", "ci_high", 1)] == low
+    }
+    if flat:
+        names = ", ".join(f"`{name}`" for name in flat)
+        warnings.warn(f"95% intervals without width, of equal values: {names}", FlatIntervalWarning, stacklevel=3)
 
 
 def _without_nan(metrics: Mapping[str, Any]) -> dict[str, Any]:

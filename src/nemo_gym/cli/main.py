@@ -10,6 +10,7 @@ import importlib
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, NoReturn
@@ -66,6 +67,8 @@ Options:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and exit with its code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # A run of which every rollout has the same reward is nothing to be warned of; its metrics show the interval.
+    warnings.filterwarnings("ignore", "95% intervals without width", RuntimeWarning)
     try:
         code = run(words)
         sys.stdout.flush()

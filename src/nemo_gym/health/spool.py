@@ -18,6 +18,7 @@ from typing import TypeAlias, overload
 import jiter
 import msgspec
 
+from nemo_gym.errors import GymError
 from nemo_gym.health import reduce
 from nemo_gym.health.tasks import TaskFacts
 from nemo_gym.health.types import IdentityValue, RolloutDigest
@@ -67,7 +68,7 @@ Digested: TypeAlias = tuple[RolloutDigest, int]
 """A digest, and how many records have its identity."""
 
 
-class SpoolError(OSError):
+class SpoolError(GymError, OSError):
     """The temporary database cannot be written or read."""
 
 
