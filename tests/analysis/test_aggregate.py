@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,3 +189,14 @@ def test_coverage_by_agent_names_only_agents_with_masked_rows() -> None:
     measured = select_measured(rows)
     assert measured.results == rows[:1]
     assert measured.coverage["coverage/fully_masked_tasks"] == 0
+
+
+def test_the_command_line_warns_of_no_interval(tmp_path: Path) -> None:
+    """A run of which every rollout succeeds is the best there is."""
+    rows = [json.dumps(_row(task, rollout, 1.0)) for task in range(2) for rollout in range(2)]
+    (tmp_path / "rollouts.jsonl").write_text("\n".join(rows) + "\n")
+    command = "from nemo_gym.cli.main import main; main()"
+    words = ["eval", "aggregate", "-i", "rollouts.jsonl", "-o", "all.jsonl", "--json", "--no-health-check"]
+    done = subprocess.run([sys.executable, "-c", command, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert '"ci_low_95_across_repeats/mean/reward"' in done.stdout
+    assert (done.returncode, "Warning" in done.stderr) == (0, False)
