@@ -77,11 +77,9 @@ class RolloutFacts:
         if self.trajectory is None:
             return Bindings(set(), {}), Bindings(set(), {})
         binder = _Binder(self.calls)
-        for turn in self.trajectory.turns:
-            binder.bind(turn.model_calls)
+        binder.bind([reference for turn in self.trajectory.turns for reference in turn.model_calls])
         turn_view = Bindings(binder.matched, dict(binder.unmatched))
-        for invocation in self.trajectory.invocations:
-            binder.bind(invocation.model_calls)
+        binder.bind([reference for invocation in self.trajectory.invocations for reference in invocation.model_calls])
         return turn_view, Bindings(binder.matched, binder.unmatched)
 
 
@@ -102,14 +100,16 @@ class _Binder:
         self.unmatched: dict[ModelCallRef, int] = {}
 
     def bind(self, references: Iterable[ModelCallRef]) -> None:
+        by_id, calls, matched = self._by_id, self._calls, self.matched
         for reference in references:
-            position = self._by_id.get(reference.model_call_id) if reference.model_call_id else None
+            name, server, response_id = reference.model_call_id, reference.model_ref, reference.response_id
+            position = by_id.get(name) if name else None
             if position is not None:
-                facts = self._calls[position].response_metadata
-                if (reference.model_ref is None or reference.model_ref == facts.model_ref) and (
-                    not reference.response_id or reference.response_id == facts.response_id
+                facts = calls[position].response_metadata
+                if (server is None or server == facts.model_ref) and (
+                    not response_id or response_id == facts.response_id
                 ):
-                    self.matched.add(position)
+                    matched.add(position)
                     continue
             if self._index is None:
                 self._index = CallIndex(map(_identity_of_call, self._calls))

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from nemo_gym.records import codec, evidence, keys
 from nemo_gym.records.codec import JsonObject, JsonValue
 
 Line: TypeAlias = bytes | memoryview
-Path: TypeAlias = "tuple[Path, str] | None"
+Where: TypeAlias = "tuple[Where, str] | None"
 """Where a value stands: the path of what holds it, and the step from there."""
 
 NAMED_REPEATS = 20
@@ -70,14 +70,14 @@ def read_line(line: Line) -> RecordFacts | Problem:
     try:
         value = jiter.from_json(data, catch_duplicate_keys=True, cache_mode="keys", allow_inf_nan=False)
     except ValueError:
-        return _on_a_fresh_stack(_read_with_care, data)
+        return _on_a_fresh_stack(data)
     return _facts(value, [])
 
 
-def _on_a_fresh_stack(read: Callable[[bytes], RecordFacts | Problem], data: bytes) -> RecordFacts | Problem:
-    """Return `read(data)`, of which the result must not depend on how deep the caller stands."""
+def _on_a_fresh_stack(data: bytes) -> RecordFacts | Problem:
+    """Read a line with care; how deep it may be nested must not depend on how deep the caller stands."""
     results: list[RecordFacts | Problem] = []
-    thread = threading.Thread(target=lambda: results.append(read(data)), name="health-careful")
+    thread = threading.Thread(target=lambda: results.append(_read_with_care(data)), name="health-careful")
     thread.start()
     thread.join()
     return results[0]
@@ -178,9 +178,9 @@ def _repeated_keys(text: str) -> list[Problem]:
     return found
 
 
-def _values(root: Any) -> Iterator[tuple[Path, Any]]:
+def _values(root: Any) -> Iterator[tuple[Where, Any]]:
     """Yield every value below and including `root` with its path, in document order."""
-    pending: list[tuple[Path, Any]] = [(None, root)]
+    pending: list[tuple[Where, Any]] = [(None, root)]
     while pending:
         path, value = pending.pop()
         yield path, value
@@ -190,7 +190,7 @@ def _values(root: Any) -> Iterator[tuple[Path, Any]]:
             pending += [((path, f"[{at}]"), item) for at, item in reversed(list(enumerate(value)))]
 
 
-def _rendered(path: Path) -> str:
+def _rendered(path: Where) -> str:
     steps: list[str] = []
     while path is not None:
         path, step = path

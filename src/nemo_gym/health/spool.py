@@ -52,7 +52,7 @@ record AS (
 ),
 repeat AS (  -- records of one rollout index are one: a verdict that they do not share is unobserved
     SELECT
-        task, scope, CASE WHEN min(final) = max(final) THEN final ELSE 'unobserved' END AS verdict,
+        task, scope, CASE WHEN min(final) = max(final) THEN min(final) ELSE 'unobserved' END AS verdict,
         min(observed) AS observed, max(successful) AS successful
     FROM record GROUP BY task, scope, rollout
 )
@@ -140,11 +140,16 @@ class Spool:
         self.task_count += kept
         return kept == 1
 
-    def tasks(self, name: str | None = None) -> Iterator[tuple[str, JsonObject]]:
-        """Yield names and entries of all tasks in the order in which they were added, or of the one with `name`."""
-        sql = "SELECT name, entry FROM task WHERE ?1 IS NULL OR name = ?1 ORDER BY rowid"
-        for found, entry in self._rows(sql, name):
-            yield found, codec.decode(entry)
+    def tasks(self) -> Iterator[tuple[str, JsonObject]]:
+        """Yield names and entries of all tasks in the order in which they were added."""
+        for name, entry in self._rows("SELECT name, entry FROM task ORDER BY rowid"):
+            yield name, codec.decode(entry)
+
+    def task(self, name: str) -> JsonObject | None:
+        """Return the entry of one task."""
+        for (entry,) in self._rows("SELECT entry FROM task WHERE name = ?", name):
+            return codec.decode_object(entry)
+        return None
 
     def _rows(self, sql: str, *values: object) -> Iterator[tuple[JsonValue, ...]]:
         with _disk():
@@ -197,9 +202,10 @@ class Tasks(Mapping[str, JsonObject]):
         return (name for name, _ in self._spool.tasks())
 
     def __getitem__(self, name: str) -> JsonObject:
-        for _, entry in self._spool.tasks(name):
-            return entry
-        raise KeyError(name)
+        entry = self._spool.task(name)
+        if entry is None:
+            raise KeyError(name)
+        return entry
 
     def items(self) -> ItemsView[str, JsonObject]:
         """Return names and entries, read in one go."""
