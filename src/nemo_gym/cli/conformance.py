@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,16 +13,31 @@ import typer
 
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
-from nemo_gym.cli.selection import Overrides, SearchDirOption, Selection, compose
+from nemo_gym.cli.selection import COMMAND_AGENT, Overrides, SearchDirOption, Selection, compose
 from nemo_gym.cli.serving import serve
 from nemo_gym.config import ResolvedConfig
-from nemo_gym.errors import RunFailedError
+from nemo_gym.errors import RunFailedError, UsageError, nearest_name
+
+PROGRAM_DEADLINE_S = 60
+"""So long a program has for a scenario; the longest one takes it a few seconds."""
 
 
 def command(
     overrides: Overrides = None,
     *,
-    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="The agent. `gym list agents` shows them.")],
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="An agent server. `gym list agents` shows them.")
+    ] = None,
+    agent_command: Annotated[
+        str | None,
+        typer.Option(
+            "--command",
+            metavar="CMD",
+            help="A program that takes a base URL, in place of an agent server; it is started for each scenario. Split "
+            "as a shell does, and no shell runs it. `{base_url}`, `{prompt}`, `{task_file}` and others stand for "
+            "what their names say; docs/write-an-agent.md has the list.",
+        ),
+    ] = None,
     subagent_tool: Annotated[
         str | None,
         typer.Option(
@@ -30,6 +45,10 @@ def command(
             metavar="NAME",
             help="The agent's own tool that starts a subagent on the task in `text`; without it no subagent is tried.",
         ),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="SCENARIO", help="Leave out what the agent does not have. May be repeated."),
     ] = None,
     output_dir: Annotated[
         Path | None,
@@ -41,11 +60,18 @@ def command(
     """Run an agent through scripted scenarios and show which rows of evidence it fulfils.
 
     The model, the tools and the verifier of the scenarios write down what really happened, and the agent's records are
-    held against that. Exit code 1 when a row that applies is not fulfilled.
-    """
-    from nemo_gym.testing import COMPONENTS, scenarios, script_book
+    held against that. Exit code 1 when a row that applies is not fulfilled, or a scenario was not provoked.
 
-    chosen = scenarios(subagent_tool=subagent_tool)
+    \b
+    Examples:
+      gym conformance --agent simple_agent
+      gym conformance --command 'python my_agent.py {prompt}' --skip parallel_tools
+    """
+    from nemo_gym.testing import COMPONENTS, script_book
+
+    if (agent is None) == (agent_command is None):
+        raise UsageError("name the agent: either `--agent NAME`, or `--command 'PROGRAM ARGUMENTS'`.")
+    chosen = _chosen(subagent_tool, skip or ())
     with _folder(output_dir) as folder:
         from nemo_gym.records import codec
 
@@ -55,7 +81,8 @@ def command(
         selection = Selection(
             resources_server=["conformance"],
             model_type="conformance_model",
-            agent=agent,
+            agent=COMMAND_AGENT if agent is None else agent,
+            agent_command=agent_command,
             search_dir=[*(search_dir or ()), str(COMPONENTS)],
             allow_unsupported_pairing=True,
         )
@@ -65,10 +92,28 @@ def command(
             "observability_enabled": True,
             "model_call_capture_dir": str(folder / "model-calls"),
         }
+        if agent_command is not None:
+            settings["agent_timeout_s"] = PROGRAM_DEADLINE_S
         resolved = compose(
             selection, overrides, known_keys=("conformance_scripts", "conformance_witness"), initial=settings
         )
-        return run_until_interrupted(_run(resolved, agent, chosen, folder, witness, as_json=as_json))
+        shown = agent or agent_command or ""
+        return run_until_interrupted(_run(resolved, shown, chosen, folder, witness, as_json=as_json))
+
+
+def _chosen(subagent_tool: str | None, skip: Collection[str]) -> list[Any]:
+    """Return the scenarios to play; raises UsageError with the nearest name for one that does not exist."""
+    from nemo_gym.testing import SUBAGENT, scenarios
+
+    every = scenarios(subagent_tool=subagent_tool)
+    names = [scenario.name for scenario in every]
+    for name in skip:
+        if name not in names and name != SUBAGENT:
+            raise UsageError(f"there is no scenario `{name}`.{nearest_name(name, names)}")
+    chosen = [scenario for scenario in every if scenario.name not in skip]
+    if not chosen:
+        raise UsageError("`--skip` leaves no scenario to play.")
+    return chosen
 
 
 async def _run(

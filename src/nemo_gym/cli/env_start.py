@@ -14,6 +14,8 @@ from nemo_gym.cli.head_client import HeadAddress
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json, print_table
 from nemo_gym.cli.selection import (
+    COMMAND_AGENT,
+    AgentCommandOption,
     AgentOption,
     BenchmarkOption,
     ConfigOption,
@@ -44,6 +46,7 @@ def command(
     resources_server: ResourcesServerOption = None,
     model_type: ModelTypeOption = None,
     agent: AgentOption = None,
+    agent_command: AgentCommandOption = None,
     config: ConfigOption = None,
     environment: EnvironmentOption = None,
     benchmark: BenchmarkOption = None,
@@ -72,7 +75,8 @@ def command(
         environment=environment,
         resources_server=resources_server,
         model_type=model_type,
-        agent=agent,
+        agent=agent or (COMMAND_AGENT if agent_command is not None else None),
+        agent_command=agent_command,
         search_dir=search_dir,
         model=model,
         model_url=model_url,

@@ -17,6 +17,8 @@ import typer
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
 from nemo_gym.cli.selection import (
+    COMMAND_AGENT,
+    AgentCommandOption,
     AgentTypeOption,
     BenchmarkOption,
     ConfigOption,
@@ -97,6 +99,7 @@ def command(
     resources_server: ResourcesServerOption = None,
     model_type: ModelTypeOption = None,
     agent_type: AgentTypeOption = None,
+    agent_command: AgentCommandOption = None,
     model: ModelOption = None,
     model_url: ModelUrlOption = None,
     model_api_key: ModelApiKeyOption = None,
@@ -114,6 +117,8 @@ def command(
       gym eval run --no-serve -i tasks.jsonl -o runs/second.jsonl --concurrency 32
       gym eval run --no-serve -i tasks.jsonl -o runs/second.jsonl --resume
     """
+    if agent_command is not None:
+        agent_type = agent_type or COMMAND_AGENT
     selection = Selection(
         config=config,
         benchmark=benchmark,
@@ -121,6 +126,7 @@ def command(
         resources_server=resources_server,
         model_type=model_type,
         agent=agent_type,
+        agent_command=agent_command,
         search_dir=search_dir,
         model=model,
         model_url=model_url,
@@ -130,7 +136,10 @@ def command(
     if not no_serve and agent is not None and agent_type is None and _names_a_type(selection, agent, overrides):
         selection, agent = replace(selection, agent=agent), None
     if no_serve and agent_type is not None:
-        raise UsageError("`--agent-type` changes which servers are started; with `--no-serve` use `--agent NAME`.")
+        raise UsageError(
+            "`--agent-type` and `--agent-command` change which servers are started; with `--no-serve` use "
+            "`--agent NAME`."
+        )
     flags = flag_overrides(
         {
             "input_jsonl_fpath": input_file,

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -71,12 +72,24 @@ AgentOption = Annotated[
         help="The agent to use in place of the composed one. `gym list agents` shows them.",
     ),
 ]
+AgentCommandOption = Annotated[
+    str | None,
+    typer.Option(
+        "--agent-command",
+        metavar="CMD",
+        help="Run this program for each rollout; `command_agent` is the agent then. It is split as a shell does, and "
+        "no shell runs it. docs/write-an-agent.md has its placeholders.",
+    ),
+]
 PairingOption = Annotated[
     bool,
     typer.Option(
         "--allow-unsupported-pairing", help="Start even when the environment does not list this agent or model type."
     ),
 ]
+COMMAND_AGENT = "command_agent"
+"""The agent that runs a program."""
+
 SearchDirOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -109,6 +122,7 @@ class Selection:
     resources_server: Sequence[str] | None = None
     model_type: str | None = None
     agent: str | None = None
+    agent_command: str | None = None
     search_dir: Sequence[str] | None = None
     model: str | None = None
     model_url: str | None = None
@@ -142,6 +156,8 @@ class Selection:
             "policy_base_url": self.model_url,
             "policy_api_key": self.model_api_key,
         }
+        if self.agent_command is not None:
+            pairs |= {"agent_command": self.agent_command, "agent_directory": str(Path.cwd())}
         tokens = [f"+{key}={_quoted(value)}" for key, value in pairs.items() if value is not None]
         if self.allow_unsupported_pairing:
             tokens.append("+allow_unsupported_pairing=true")

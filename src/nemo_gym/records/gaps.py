@@ -31,6 +31,8 @@ CAPTURE_UNREADABLE = "model_call_capture_unreadable"
 CAPTURE_GAP_INVALID = "model_call_capture_gap_invalid"
 OBSERVATION_JOIN_FAILED = "agent_observation_join_failed"
 OBSERVATIONS_INVALID = "agent_observations_invalid"
+OBSERVATIONS_NOT_REPORTED = "agent_observations_not_reported"
+OBSERVATION_LINE_INVALID = "agent_observation_line_invalid"
 COMPACTION_MATCH_AMBIGUOUS = "compaction_model_call_match_ambiguous"
 COMPACTION_REFERENCE_UNAVAILABLE = "compaction_model_call_reference_unavailable"
 PRODUCER_INVALID = "producer_trajectory_invalid"
@@ -284,6 +286,15 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
                 "names the field."
             ),
             detail="{error}",
+        ),
+        GapSpec(
+            code=OBSERVATIONS_NOT_REPORTED,
+            meaning="The agent's program reported nothing about itself; its captured calls are all that is known.",
+        ),
+        GapSpec(
+            code=OBSERVATION_LINE_INVALID,
+            meaning="A line of the program's report does not fit its schema and is not used.",
+            detail="line {line}: {reason}",
         ),
         GapSpec(
             code=COMPACTION_MATCH_AMBIGUOUS,

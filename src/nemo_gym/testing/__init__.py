@@ -12,13 +12,15 @@ from nemo_gym.testing.conformance import (
     FULFILLED,
     NOT_APPLICABLE,
     NOT_FULFILLED,
+    NOT_PROVOKED,
     ConformanceReport,
     ScenarioResult,
     format_report,
     run_scenarios,
 )
 from nemo_gym.testing.evidence_rows import ROWS, check_record
-from nemo_gym.testing.scenarios import Scenario, row_of, scenarios, script_book
+from nemo_gym.testing.provoked import not_provoked
+from nemo_gym.testing.scenarios import SUBAGENT, Scenario, row_of, scenarios, script_book
 from nemo_gym.testing.witness import WhatHappened, WitnessFile
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "HEALTH",
     "NOT_APPLICABLE",
     "NOT_FULFILLED",
+    "NOT_PROVOKED",
     "ROWS",
+    "SUBAGENT",
     "ConformanceReport",
     "Scenario",
     "ScenarioResult",
@@ -38,6 +42,7 @@ __all__ = [
     "check_record",
     "check_scenario",
     "format_report",
+    "not_provoked",
     "row_of",
     "rows_that_apply",
     "run_scenarios",

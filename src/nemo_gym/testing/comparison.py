@@ -9,8 +9,10 @@ from nemo_gym.health import evaluate_line
 from nemo_gym.records import codec, keys
 from nemo_gym.records.call_outcome import failed
 from nemo_gym.records.evidence import TrajectoryModelCall, TrajectoryRecord, ValidationError, read
+from nemo_gym.records.gaps import OBSERVATIONS_NOT_REPORTED
 from nemo_gym.testing.evidence_rows import ROWS, check_record
 from nemo_gym.testing.scenarios import Scenario
+from nemo_gym.testing.tool_lies import tool_lies
 from nemo_gym.testing.witness import WhatHappened
 
 HEALTH = "health"
@@ -18,7 +20,11 @@ HEALTH = "health"
 
 ALL_ROWS = (*ROWS, HEALTH)
 
+NOTHING_REPORTED = "nothing reported: the program gave no observations"
+
 _OF_CALLS = ("TE-1", "TE-2", "TE-4", "TE-7")
+_REPORTED = ("TE-3", "TE-5", "TE-8", "TE-9")
+"""Rows that captured calls alone cannot fulfil."""
 
 
 def rows_that_apply(scenario: Scenario, told: WhatHappened) -> list[str]:
@@ -40,6 +46,8 @@ def check_scenario(scenario: Scenario, record: Mapping[str, Any], told: WhatHapp
     problems = check_record(record) | {HEALTH: _health(record, told)}
     if not told.model_calls:
         problems["TE-1"].append("the agent never asked the model of this run")
+    for row in _REPORTED if _reported_nothing(record) else ():
+        problems[row][:0] = [NOTHING_REPORTED] if problems[row] else []
     try:
         trajectory = read(TrajectoryRecord, record.get(keys.TRAJECTORY))
     except ValidationError:
@@ -47,13 +55,19 @@ def check_scenario(scenario: Scenario, record: Mapping[str, Any], told: WhatHapp
     if trajectory is not None:
         problems["TE-1"] += _exchanges(trajectory.model_calls, told)
         problems["TE-2"] += _tokens(trajectory.model_calls, told)
-        problems["TE-5"] += _executions(trajectory, told)
+        problems["TE-5"] += _executions(trajectory, told) + tool_lies(scenario, trajectory, told)
         problems["TE-7"] += _requests(trajectory.model_calls, told)
         if scenario.child_steps and len(trajectory.invocations) < 2:
             problems["TE-8"].append("the subagent has no invocation of its own")
     problems["TE-6"] += _verdict(record, told)
     applying = rows_that_apply(scenario, told)
     return {row: problems[row] if row in applying else None for row in ALL_ROWS}
+
+
+def _reported_nothing(record: Mapping[str, Any]) -> bool:
+    bundle = record.get(keys.AGENT_OBSERVATIONS)
+    gaps = bundle.get("gaps") if isinstance(bundle, Mapping) else None
+    return any(gap.get("code") == OBSERVATIONS_NOT_REPORTED for gap in gaps or ())
 
 
 def _exchanges(calls: list[TrajectoryModelCall], told: WhatHappened) -> list[str]:

@@ -21,8 +21,9 @@ from nemo_gym.rollouts.enrich import attach_evidence
 from nemo_gym.store.run_files import shard_files
 from nemo_gym.testing.comparison import ALL_ROWS, check_scenario
 from nemo_gym.testing.evidence_rows import ROWS
+from nemo_gym.testing.provoked import not_provoked, remarks
 from nemo_gym.testing.scenarios import CANCELLED, Scenario, row_of
-from nemo_gym.testing.witness import WhatHappened, WitnessFile
+from nemo_gym.testing.witness import CUT_OFF, WhatHappened, WitnessFile
 
 COMPONENTS = Path(__file__).parent / "components"
 """The search root of the model and the tools that testify."""
@@ -31,13 +32,17 @@ AGENT_INSTANCE = "conformance_agent"
 """The name that the agent under test has in the run's configuration."""
 
 FULFILLED, NOT_FULFILLED, NOT_APPLICABLE = "fulfilled", "not_fulfilled", "not_applicable"
-_TOOL_DEADLINE_S = 30.0
+NOT_PROVOKED = "not_provoked"
+_TOOL_DEADLINE_S = 90.0
 _RUN_DEADLINE_S = 180.0
 _LOOK_EVERY_S = 0.02
 
 
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario: what happened by the witnesses' count, and the problems of each row; None where it is not owed."""
+    """One scenario: what happened by the witnesses' count, and the problems of each row; None where it is not owed.
+
+    `not_provoked` says why the scenario's event was seen by no witness; then no row of it is fulfilled.
+    """
 
     scenario: str
     meaning: str
@@ -45,11 +50,17 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     tool_executions: int
     verdicts: int
     problems: dict[str, list[str] | None]
+    not_provoked: str | None = None
+    remarks: list[str] = []
 
     def status(self, row: str) -> str:
         """Return whether a row is fulfilled in this scenario."""
         found = self.problems[row]
-        return NOT_APPLICABLE if found is None else NOT_FULFILLED if found else FULFILLED
+        if found:
+            return NOT_FULFILLED
+        if self.not_provoked is not None:
+            return NOT_PROVOKED
+        return NOT_APPLICABLE if found is None else FULFILLED
 
 
 class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +70,20 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: list[ScenarioResult]
 
     def status(self, row: str) -> str:
-        """Return whether a row is fulfilled wherever it is owed."""
+        """Return whether a row is fulfilled wherever it is owed and its scenario was provoked."""
         found = {scenario.status(row) for scenario in self.scenarios}
-        return NOT_FULFILLED if NOT_FULFILLED in found else FULFILLED if FULFILLED in found else NOT_APPLICABLE
+        return next(status for status in (NOT_FULFILLED, FULFILLED, NOT_PROVOKED, NOT_APPLICABLE) if status in found)
+
+    @property
+    def not_provoked(self) -> list[str]:
+        """The scenarios whose event no witness saw."""
+        return [scenario.scenario for scenario in self.scenarios if scenario.not_provoked is not None]
 
     @property
     def fulfilled(self) -> bool:
-        """Whether at least one row is owed and every one that is owed is fulfilled."""
+        """Whether every scenario was provoked, at least one row is owed, and every one that is owed is fulfilled."""
         found = {self.status(row) for row in ALL_ROWS}
-        return NOT_FULFILLED not in found and FULFILLED in found
+        return not self.not_provoked and NOT_FULFILLED not in found and FULFILLED in found
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -75,13 +91,14 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
             "agent": self.agent,
             "fulfilled": self.fulfilled,
             "rows": {row: self.status(row) for row in ALL_ROWS},
+            "not_provoked": self.not_provoked,
             "scenarios": msgspec.to_builtins(self.scenarios),
         }
 
 
 def format_report(report: ConformanceReport) -> str:
     """Return the table of rows and scenarios, and below it what is not fulfilled."""
-    marks = {FULFILLED: "yes", NOT_FULFILLED: "NO", NOT_APPLICABLE: "-"}
+    marks = {FULFILLED: "yes", NOT_FULFILLED: "NO", NOT_APPLICABLE: "-", NOT_PROVOKED: "?"}
     width = max(len(scenario.scenario) for scenario in report.scenarios)
     lines = ["  ".join([" " * width, *(row.ljust(6) for row in ALL_ROWS), "calls", "tools"])]
     for scenario in report.scenarios:
@@ -92,13 +109,21 @@ def format_report(report: ConformanceReport) -> str:
         "  ".join(["together".ljust(width), *(marks[report.status(row)].ljust(6) for row in ALL_ROWS)]).rstrip()
     )
     lines.append("")
+    for scenario in report.scenarios:
+        if scenario.not_provoked is not None:
+            lines.append(f"? {scenario.scenario} was not provoked, so nothing is shown: {scenario.not_provoked}")
+        lines += [f"{scenario.scenario}: {remark}" for remark in scenario.remarks]
     for row in ALL_ROWS:
         for scenario in report.scenarios:
             for problem in scenario.problems[row] or ():
                 lines.append(f"{row} {scenario.scenario}: {problem}")
-    lines += [] if report.fulfilled else [""]
+    lines += [] if lines[-1] == "" else [""]
     lines += [f"{row}: {meaning}" for row, meaning in ROWS.items()]
-    verdict = "fulfils every row that applies" if report.fulfilled else "does not fulfil every row that applies"
+    if report.not_provoked and NOT_FULFILLED not in {report.status(row) for row in ALL_ROWS}:
+        names = " ".join(f"--skip {name}" for name in report.not_provoked)
+        verdict = f"shows nothing in some scenarios. If it has no such thing, leave them out: {names}"
+    else:
+        verdict = ("fulfils" if report.fulfilled else "does not fulfil") + " every row that applies"
     return "\n".join([*lines, "", f"`{report.agent}` {verdict}."])
 
 
@@ -137,6 +162,8 @@ def _result(scenario: Scenario, record: Mapping[str, Any] | None, told: WhatHapp
         problems = check_scenario(scenario, record, told)
     return ScenarioResult(
         scenario=scenario.name,
+        not_provoked=not_provoked(scenario, told),
+        remarks=remarks(scenario, told),
         meaning=scenario.meaning,
         model_calls=len(told.model_calls),
         tool_executions=len(told.tools_started),
@@ -173,6 +200,7 @@ async def _cancel(
                 await asyncio.sleep(_LOOK_EVERY_S)
         if running.done():
             return None
+        witness.write(CUT_OFF, row["scenario"])
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     omitted = decode_object(shard_files(folder, CANCELLED).failures.read_bytes().splitlines()[-1])

@@ -8,6 +8,8 @@ from typing import Any
 
 CANCELLED = "cancel_mid_tool"
 SUBAGENT = "subagent"
+TOO_LATE_S = 600.0
+"""An answer that takes this long runs into the model's deadline."""
 
 _TOOL_PARAMETERS = {
     "type": "object",
@@ -104,8 +106,8 @@ _SCENARIOS = (
     ),
     Scenario(
         name="timeout",
-        meaning="the model runs into its deadline once",
-        steps=[{**_DONE, "attempts": [{**_error(504, "deadline exceeded"), "delay_s": 0.2}]}],
+        meaning="the model does not answer before its deadline, once",
+        steps=[{**_DONE, "attempts": [{"text": "This comes too late.", "delay_s": TOO_LATE_S}]}],
     ),
     Scenario(
         name="model_error", meaning="the model refuses every request", steps=[_error(400, "this request is unusable")]

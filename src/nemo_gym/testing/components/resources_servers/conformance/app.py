@@ -68,7 +68,7 @@ class ConformanceServer(SimpleResourcesServer):
 
     async def slow(self, body: ToolRequest) -> Response:
         """Tool: answer after a while."""
-        self._witness.write(TOOL_STARTED, body.scenario, name="slow")
+        self._witness.write(TOOL_STARTED, body.scenario, name="slow", text=body.text)
         await asyncio.sleep(SLOW_TOOL_S)
         return self._answer("slow", body, 200, {"value": "at last"}, started=True)
 
@@ -85,7 +85,7 @@ class ConformanceServer(SimpleResourcesServer):
     ) -> Response:
         content = codec.encode(output)
         if not started:
-            self._witness.write(TOOL_STARTED, body.scenario, name=name)
+            self._witness.write(TOOL_STARTED, body.scenario, name=name, text=body.text)
         self._witness.write(TOOL_ENDED, body.scenario, name=name, status=status, output=content.decode())
         return Response(content, status_code=status, media_type="application/json")
 
