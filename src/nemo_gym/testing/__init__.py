@@ -1,6 +1,7 @@
 """For people who write agents: scripted scenarios with witnesses, and what an agent's evidence is worth in each.
 
-`gym conformance --agent NAME` runs them; `check_record` checks one saved record alone.
+`gym conformance` and `run_conformance` run them, on an agent server or on any program that takes a base URL;
+`check_record` checks one saved record alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nemo_gym.testing.conformance import (
     run_scenarios,
 )
 from nemo_gym.testing.evidence_rows import ROWS, check_record
+from nemo_gym.testing.kit import run_conformance
 from nemo_gym.testing.provoked import not_provoked
 from nemo_gym.testing.scenarios import SUBAGENT, Scenario, row_of, scenarios, script_book
 from nemo_gym.testing.witness import WhatHappened, WitnessFile
@@ -45,6 +47,7 @@ __all__ = [
     "not_provoked",
     "row_of",
     "rows_that_apply",
+    "run_conformance",
     "run_scenarios",
     "scenarios",
     "script_book",

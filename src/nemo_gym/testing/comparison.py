@@ -46,8 +46,6 @@ def check_scenario(scenario: Scenario, record: Mapping[str, Any], told: WhatHapp
     problems = check_record(record) | {HEALTH: _health(record, told)}
     if not told.model_calls:
         problems["TE-1"].append("the agent never asked the model of this run")
-    for row in _REPORTED if _reported_nothing(record) else ():
-        problems[row][:0] = [NOTHING_REPORTED] if problems[row] else []
     try:
         trajectory = read(TrajectoryRecord, record.get(keys.TRAJECTORY))
     except ValidationError:
@@ -60,6 +58,8 @@ def check_scenario(scenario: Scenario, record: Mapping[str, Any], told: WhatHapp
         if scenario.child_steps and len(trajectory.invocations) < 2:
             problems["TE-8"].append("the subagent has no invocation of its own")
     problems["TE-6"] += _verdict(record, told)
+    for row in _REPORTED if _reported_nothing(record) else ():
+        problems[row] = [NOTHING_REPORTED] if problems[row] else []
     applying = rows_that_apply(scenario, told)
     return {row: problems[row] if row in applying else None for row in ALL_ROWS}
 
@@ -145,8 +145,16 @@ def _health(record: Mapping[str, Any], told: WhatHappened) -> list[str]:
         expected.add("rollout_ended_on_failed_model_call")
     # An agent that states its turns states that there were none when no call came to an end.
     possible = expected if told.finished_calls else expected | {"rollout_missing_agent_turns"}
-    found = {finding.check for finding in evaluate_line(codec.encode(record)).findings}
-    return [f"finding `{check}` is missing" for check in sorted(expected - found)] + [
+    if any(call["cut"] and call["reports_usage"] for call in told.model_calls):
+        # The counts that a cut answer began with are not its counts, and no agent can help that.
+        possible = possible | {"model_call_zero_completion_tokens", "model_call_missing_token_counts"}
+    outcome = evaluate_line(codec.encode(record))
+    found = {finding.check for finding in outcome.findings}
+    missing = {
+        check: ": the check had nothing to look at" if check in outcome.unobserved else ""
+        for check in sorted(expected - found)
+    }
+    return [f"finding `{check}` is missing{why}" for check, why in missing.items()] + [
         f"finding `{check}`" for check in sorted(found - possible)
     ]
 

@@ -113,10 +113,7 @@ def format_report(report: ConformanceReport) -> str:
         if scenario.not_provoked is not None:
             lines.append(f"? {scenario.scenario} was not provoked, so nothing is shown: {scenario.not_provoked}")
         lines += [f"{scenario.scenario}: {remark}" for remark in scenario.remarks]
-    for row in ALL_ROWS:
-        for scenario in report.scenarios:
-            for problem in scenario.problems[row] or ():
-                lines.append(f"{row} {scenario.scenario}: {problem}")
+    lines += _problem_lines(report)
     lines += [] if lines[-1] == "" else [""]
     lines += [f"{row}: {meaning}" for row, meaning in ROWS.items()]
     if report.not_provoked and NOT_FULFILLED not in {report.status(row) for row in ALL_ROWS}:
@@ -125,6 +122,16 @@ def format_report(report: ConformanceReport) -> str:
     else:
         verdict = ("fulfils" if report.fulfilled else "does not fulfil") + " every row that applies"
     return "\n".join([*lines, "", f"`{report.agent}` {verdict}."])
+
+
+def _problem_lines(report: ConformanceReport) -> list[str]:
+    """Return a line for each problem of each row, with the scenarios that it was found in."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for row in ALL_ROWS:
+        for scenario in report.scenarios:
+            for problem in scenario.problems[row] or ():
+                where.setdefault((row, problem), []).append(scenario.scenario)
+    return [f"{row} {', '.join(names)}: {problem}" for (row, problem), names in where.items()]
 
 
 async def run_scenarios(

@@ -115,7 +115,7 @@ _SCENARIOS = (
     Scenario(
         name="stream_cut",
         meaning="the answer ends in the middle, once",
-        steps=[{**_DONE, "attempts": [{"text": "This is never read to its end.", "cut_after_events": 3}]}],
+        steps=[{**_DONE, "attempts": [{"text": "This is never read to its end.", "cut_after_events": 2}]}],
     ),
     Scenario(
         name="verifier_failure", meaning="the verifier cannot score", steps=[_DONE], row={"verifier_breaks": True}

@@ -73,8 +73,11 @@ class ConformanceModel(ScriptedModel):
         outcome: Outcome = request.state.played[1]
         sent = _Sent()
         if isinstance(answer, EventStream):
-            answer.chunks = self._streamed(answer.chunks, sent, request, body)
+            chunks = answer.chunks if outcome.usage is not None else _without_usage(answer.chunks)
+            answer.chunks = self._streamed(chunks, sent, request, body)
             return answer
+        if outcome.usage is None and isinstance(answer, dict):
+            answer.pop("usage", None)  # the Messages dialect would say zero
         if outcome.cut_after_events is not None:
             return self._cut(codec.encode(answer), request, body)
         sent.read(answer)
@@ -138,6 +141,20 @@ class ConformanceModel(ScriptedModel):
             response_id=None if sent is None else sent.response_id,
             reports_usage=sent is not None and sent.reports_usage,
         )
+
+
+async def _without_usage(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Pass events on without token counts; the Messages dialect would say zero."""
+    async for chunk in chunks:
+        head, mark, data = chunk.rstrip().rpartition(b"data: {")
+        if not mark:
+            yield chunk
+            continue
+        event = codec.decode_object(b"{" + data)
+        for place in (event, event.get("message")):
+            if isinstance(place, dict):
+                place.pop("usage", None)
+        yield head + b"data: " + codec.encode(event) + b"\n\n"
 
 
 if __name__ == "__main__":
