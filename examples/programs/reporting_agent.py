@@ -87,7 +87,7 @@ class Conversation:
         for attempt in range(TRIES):
             status, text, call_id = post(self.url, body)
             if status == 200:
-                USAGES.append(json.loads(text)["usage"])
+                USAGES.append(json.loads(text).get("usage"))
                 return json.loads(text)["output"], call_id
             if status not in WORTH_A_RETRY:
                 return None

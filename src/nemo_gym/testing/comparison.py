@@ -61,6 +61,12 @@ def check_scenario(scenario: Scenario, record: Mapping[str, Any], told: WhatHapp
     for row in _REPORTED if _reported_nothing(record) else ():
         problems[row] = [NOTHING_REPORTED] if problems[row] else []
     applying = rows_that_apply(scenario, told)
+    if trajectory is not None and not scenario.cut_off:
+        if trajectory.turns and not told.finished_calls:
+            problems["TE-3"].append("turns are stated, though no call was answered")
+            applying.append("TE-3")
+        if trajectory.tool_calls:
+            applying.append("TE-5")  # what is claimed without need is checked as well
     return {row: problems[row] if row in applying else None for row in ALL_ROWS}
 
 

@@ -121,13 +121,9 @@ def continued(text: str, calls: list[dict[str, str]], outputs: list[str]) -> lis
             {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
             for c in calls
         ]
-        results = [
-            {"role": "tool", "tool_call_id": c["id"], "content": o} for c, o in zip(calls, outputs, strict=True)
-        ]
+        results = [{"role": "tool", "tool_call_id": c["id"], "content": o} for c, o in zip(calls, outputs, strict=True)]
         return [{"role": "assistant", "content": text or None, "tool_calls": made}, *results]
-    uses = [
-        {"type": "tool_use", "id": c["id"], "name": c["name"], "input": json.loads(c["arguments"])} for c in calls
-    ]
+    uses = [{"type": "tool_use", "id": c["id"], "name": c["name"], "input": json.loads(c["arguments"])} for c in calls]
     results = [
         {"type": "tool_result", "tool_use_id": c["id"], "content": [{"type": "text", "text": o}]}
         for c, o in zip(calls, outputs, strict=True)

@@ -38,6 +38,7 @@ from nemo_gym.builtin.responses_api_agents.command_agent.report import (
     read_report,
 )
 from nemo_gym.builtin.responses_api_agents.command_agent.tools import TOOLS_PATH, ToolRelay, ToolSession
+from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import ConfigError
 from nemo_gym.records import codec, keys
@@ -103,6 +104,7 @@ class CommandAgent(SimpleResponsesAPIAgent):
     async def responses(self, request: Request) -> Response:
         """Run the program once for a caller without a row; a correlated call carries its evidence on private keys."""
         params = await json_object_of(request)
+        check_input(params)
         rollout_id, cookies = request.path_params.get("rollout_id"), dict(request.cookies)
         identity = TrajectoryIdentity(task_id="", rollout_id=rollout_id or "", override_invalid=False)
         outcome = await self._act(params, cookies, rollout_id, identity)
@@ -117,6 +119,7 @@ class CommandAgent(SimpleResponsesAPIAgent):
         params = row.get(keys.RESPONSES_CREATE_PARAMS)
         if params is not None and not isinstance(params, dict):
             raise unfit_body("a JSON object is needed", at=(keys.RESPONSES_CREATE_PARAMS,))
+        check_input(params or {}, at=(keys.RESPONSES_CREATE_PARAMS,))
         with rollout_context(self.rollout_id_from_run(row)):
             return _json(await self._run(row, params or {}, request.cookies))
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
 from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_row, is_judged
+from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
 from nemo_gym.errors import ConfigError, RemoteError
@@ -103,7 +104,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def responses(self, request: Request) -> Response:
         """Act once: a Response with everything produced; a correlated call carries its evidence on private keys."""
         params = await json_object_of(request)
-        _check_input(params)
+        check_input(params)
         session = _Session(
             self, model_path=self.url_path_for_request("/v1/responses", request), cookies=request.cookies
         )
@@ -126,7 +127,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         params = row.get(keys.RESPONSES_CREATE_PARAMS)
         if params is not None and not isinstance(params, dict):
             raise unfit_body("a JSON object is needed", at=(keys.RESPONSES_CREATE_PARAMS,))
-        _check_input(params or {}, at=(keys.RESPONSES_CREATE_PARAMS,))
+        check_input(params or {}, at=(keys.RESPONSES_CREATE_PARAMS,))
         with rollout_context(self.rollout_id_from_run(row)):
             return _json(await self._run(row, request.cookies))
 
@@ -204,15 +205,6 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         )
         await raise_for_status(answer)
         return AggregateMetrics.model_validate(await get_response_json(answer))
-
-
-def _check_input(params: Mapping[str, Any], *, at: tuple[str, ...] = ()) -> None:
-    """Refuse an `input` that is neither text nor a list of items; what is in the items is for the model server."""
-    given = params.get("input")
-    if given is None or isinstance(given, str):
-        return
-    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
-        raise unfit_body("`input` must be a text or a list of items", at=(*at, "input"))
 
 
 def _refusal(status: int, content: bytes) -> str:

@@ -72,12 +72,13 @@ class ConformanceModel(ScriptedModel):
             raise
         outcome: Outcome = request.state.played[1]
         sent = _Sent()
+        omits = dialect == "messages" and outcome.usage is None  # converted, it would say zero
         if isinstance(answer, EventStream):
-            chunks = answer.chunks if outcome.usage is not None else _without_usage(answer.chunks)
+            chunks = _without_usage(answer.chunks) if omits else answer.chunks
             answer.chunks = self._streamed(chunks, sent, request, body)
             return answer
-        if outcome.usage is None and isinstance(answer, dict):
-            answer.pop("usage", None)  # the Messages dialect would say zero
+        if omits and isinstance(answer, dict):
+            answer.pop("usage", None)
         if outcome.cut_after_events is not None:
             return self._cut(codec.encode(answer), request, body)
         sent.read(answer)
@@ -144,7 +145,7 @@ class ConformanceModel(ScriptedModel):
 
 
 async def _without_usage(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass events on without token counts; the Messages dialect would say zero."""
+    """Pass events of the Messages dialect on without token counts."""
     async for chunk in chunks:
         head, mark, data = chunk.rstrip().rpartition(b"data: {")
         if not mark:
