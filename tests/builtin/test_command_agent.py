@@ -182,8 +182,8 @@ def test_a_tool_call_without_a_running_program_is_refused(backend: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"command": "no-such-program-anywhere"}, "no program `no-such-program-anywhere`"),
-        ({"command": "./relative.sh", "directory": "/usr"}, "no program"),
+        ({"command": "no-such-program-anywhere"}, "not there or cannot be run: `no-such-program-anywhere`"),
+        ({"command": "./relative.sh", "directory": "/usr"}, "cannot be run: `./relative.sh`"),
         ({"command": ""}, "no command"),
         ({"directory": "relative"}, "absolute"),
         ({"num_workers": 2}, "one worker"),

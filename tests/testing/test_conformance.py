@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.testing import ALL_ROWS
+import psutil
+import pytest
+
+from nemo_gym.testing import ALL_ROWS, NOTHING_REPORTED, run_conformance, scenarios
 
 REPOSITORY = Path(__file__).parents[2]
+CHECKOUT = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 PAGE = REPOSITORY / "docs" / "write-an-agent.md"
 
 
@@ -19,7 +25,7 @@ def conformance(folder: Path, *words: str | Path, code: int) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "nemo_gym.cli.main", "conformance", "--json", *map(str, words)],
         cwd=folder,
-        env={"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+        env={"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **CHECKOUT},
         capture_output=True,
         text=True,
         timeout=120,
@@ -51,6 +57,8 @@ def test_an_agent_that_says_less_is_told_what_it_lacks(tmp_path: Path) -> None:
     report = conformance(tmp_path, "--agent", "sdk_agent", "--search-dir", REPOSITORY / "examples", code=1)
     lacking = {row for row, status in report["rows"].items() if status == "not_fulfilled"}
     assert lacking == {"TE-8"}
+    assert report["not_provoked"] == ["tool_success", "tool_failure", "parallel_tools", "cancel_mid_tool"]
+    assert report["rows"]["TE-5"] == "not_provoked"
     assert scenario(report, "retry_429")["problems"]["TE-8"][0] == "there is no invocation"
     assert scenario(report, "cancel_mid_tool")["problems"] == dict.fromkeys(ALL_ROWS)
 
@@ -77,6 +85,101 @@ def test_the_agent_of_the_page_runs_and_fulfils_every_row_a21(tmp_path: Path) ->
         "root": None,
         "root/subagent-1": "root",
     }
+
+
+def program(name: str, *words: str) -> str:
+    return shlex.join([sys.executable, str(REPOSITORY / name), *words])
+
+
+def test_a_program_that_reports_fulfils_every_row_that_applies(tmp_path: Path) -> None:
+    command = program("examples/programs/reporting_agent.py")
+    report = run_conformance(command=command, subagent_tool="delegate", output_dir=tmp_path)
+    assert {row: report.status(row) for row in ALL_ROWS} == dict.fromkeys(ALL_ROWS, "fulfilled")
+    assert (report.fulfilled, report.not_provoked) == (True, [])
+    assert report.agent == command
+    records = [json.loads(line) for line in (tmp_path / "rollouts-conformance.jsonl").read_text().splitlines()]
+    found = next(record for record in records if record["scenario"] == "tool_success")
+    assert found["agent_process"]["exit_code"] == 0
+    assert {call["model_call_id"] for turn in found["ng_trajectory"]["turns"] for call in turn["model_calls"]} == {
+        call["model_call_id"] for call in found["ng_trajectory"]["model_calls"]
+    }
+
+
+def test_a_program_that_reports_nothing_is_judged_by_its_captured_calls(tmp_path: Path) -> None:
+    """Its retries are captured; what only it could say is not fulfilled, and tools that it never calls show nothing."""
+    names = [item.name for item in scenarios()]
+    played = {"tool_failure", "retry_429", "model_error"}
+    report = run_conformance(
+        command=program("examples/programs/plain_agent.py", "{prompt}"),
+        skip=[name for name in names if name not in played],
+        cwd=tmp_path,
+    )
+    captured = {row: report.status(row) for row in ("TE-1", "TE-2", "TE-4", "TE-6", "TE-7")}
+    assert captured == dict.fromkeys(captured, "fulfilled")
+    by_name = {item.scenario: item for item in report.scenarios}
+    assert by_name["retry_429"].model_calls == 3
+    assert [by_name["retry_429"].problems[row] for row in ("TE-3", "TE-8", "TE-9")] == [[NOTHING_REPORTED]] * 3
+    assert report.not_provoked == ["tool_failure"]
+    assert by_name["tool_failure"].status("TE-1") == "not_provoked"
+
+
+def test_a_program_of_any_dialect_fulfils_every_row_and_leaves_no_process(tmp_path: Path) -> None:
+    """Another dialect in each scenario; in the cancelled one the program has children, and none heeds a signal."""
+    pids = tmp_path / "pids"
+    command = program("tests/testing/programs/any_dialect.py", "mixed", "--family", str(pids))
+    report = run_conformance(command=command, cwd=tmp_path)
+    assert [problem for item in report.scenarios for problem in item.problems.values() if problem] == []
+    assert (report.fulfilled, report.not_provoked) == (True, [])
+    family = [int(pid) for pid in pids.read_text().split()]
+    assert len(family) == 3
+    assert [pid for pid in family if psutil.pid_exists(pid)] == []
+
+
+def test_a_program_that_lies_is_found_out_in_every_scenario(tmp_path: Path) -> None:
+    """It does its work truly and reports something else; the rows are those that the lie is about."""
+    report = run_conformance(command=program("tests/testing/programs/liar.py"), cwd=tmp_path)
+    found = {item.scenario: {row for row in ALL_ROWS if item.problems[row]} for item in report.scenarios}
+    assert found == {
+        "tool_success": {"TE-5"},
+        "tool_failure": {"TE-5"},
+        "parallel_tools": {"TE-5"},
+        "usage_omitted": {"TE-5"},
+        "retry_429": {"TE-8", "health"},
+        "retry_500": {"TE-8"},
+        "timeout": {"TE-9"},
+        "model_error": {"TE-3"},
+        "stream_cut": {"health"},
+        "verifier_failure": set(),
+        "cancel_mid_tool": set(),
+    }
+    said = {item.scenario: item.problems["TE-5"] for item in report.scenarios}
+    assert "tool_calls[0]: the model was given another output" in (said["tool_success"] or ())
+    assert "tool executions that ended otherwise than recorded: [('fail', 'failed')]" in (said["tool_failure"] or ())
+    assert said["usage_omitted"] == ["tool_calls[0]: the model never asked for it"]
+    assert not report.fulfilled
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "either `--agent NAME`, or `--command"),
+        (("--agent", "simple_agent", "--command", "true"), "either `--agent NAME`, or `--command"),
+        (("--agent", "simple_agent", "--skip", "retry_42"), "Did you mean `retry_429`?"),
+        (("--command", "no-such-program {prompt}"), "cannot be run: `no-such-program`"),
+        (("--command", "true {promt}"), "Did you mean `prompt`?"),
+    ],
+)
+def test_a_mistake_in_what_is_asked_is_said(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nemo_gym.cli.main", "conformance", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
 
 
 def test_an_agent_that_does_not_exist_is_answered_with_the_nearest(tmp_path: Path) -> None:

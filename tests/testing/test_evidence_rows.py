@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from nemo_gym.testing import ROWS, WhatHappened, check_record, check_scenario, scenarios
+from nemo_gym.testing import NOTHING_REPORTED, ROWS, WhatHappened, check_record, check_scenario, scenarios
 
 POLICY = {"type": "responses_api_models", "name": "policy"}
 SCENARIOS = {scenario.name: scenario for scenario in scenarios(subagent_tool="delegate")}
@@ -48,8 +49,8 @@ def turn(number: int) -> dict[str, Any]:
 def record() -> dict[str, Any]:
     """A record of two calls and one tool that fulfils every row."""
     conversation = [
-        {"type": "function_call", "call_id": "t1", "name": "lookup", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "t1", "output": "found"},
+        {"type": "function_call", "call_id": "success-1", "name": "lookup", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "success-1", "output": "found"},
     ]
     trajectory = {
         "task_id": "t",
@@ -68,7 +69,7 @@ def record() -> dict[str, Any]:
             {
                 "kind": "tool_call",
                 "invocation_id": "root",
-                "tool_call_id": "t1",
+                "tool_call_id": "success-1",
                 "tool_name": "lookup",
                 "status": "completed",
                 "output": "found",
@@ -92,10 +93,13 @@ def happened() -> WhatHappened:
                 "finished": True,
                 "response_id": f"r{number}",
                 "reports_usage": True,
+                "script": "tool_success",
+                "cut": False,
+                "timed_out": False,
             }
         )
-    told.add({"what": "tool_started", "name": "lookup"})
-    told.add({"what": "tool_ended", "name": "lookup", "status": 200, "output": "found"})
+    told.add({"what": "tool_started", "name": "lookup", "at": 1.6, "text": "a"})
+    told.add({"what": "tool_ended", "name": "lookup", "at": 1.7, "status": 200, "output": "found"})
     told.add({"what": "verified", "reward": 1.0})
     return told
 
@@ -183,3 +187,88 @@ def test_a_subagent_without_an_invocation_of_its_own_is_found() -> None:
 def test_an_agent_that_never_asked_the_model_is_told_so() -> None:
     problems = check_scenario(SCENARIOS["usage_omitted"], record(), WhatHappened())
     assert problems["TE-1"] == ["the agent never asked the model of this run", "0 model calls happened, 2 are recorded"]
+
+
+@pytest.mark.parametrize(
+    "request_part",
+    [
+        {"input": [{"type": "function_call_output", "call_id": "success-1", "output": "another"}]},
+        {"messages": [{"role": "tool", "tool_call_id": "success-1", "content": "another"}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "success-1",
+                            "content": [{"type": "text", "text": "another"}],
+                        }
+                    ],
+                }
+            ]
+        },
+    ],
+)
+def test_an_output_that_the_model_was_not_given_is_found_in_every_dialect(request_part: dict[str, Any]) -> None:
+    told, value = happened(), record()
+    value["ng_trajectory"]["model_calls"][1]["request"] = told.model_calls[1]["request"]
+    told.model_calls[1]["request"].update(request_part)
+    problems = check_scenario(SCENARIOS["tool_success"], value, told)["TE-5"]
+    assert problems == ["tool_calls[0]: the model was given another output"]
+    text = json.dumps(request_part).replace("another", "found")
+    told.model_calls[1]["request"].update(json.loads(text))
+    assert check_scenario(SCENARIOS["tool_success"], value, told)["TE-5"] == []
+
+
+def test_a_tool_call_that_the_model_never_asked_for_is_found() -> None:
+    def invent(value: dict[str, Any]) -> None:
+        trajectory = value["ng_trajectory"]
+        trajectory["tool_calls"].append({**trajectory["tool_calls"][0], "tool_call_id": "made-up", "tool_name": "own"})
+        call = {"type": "function_call", "call_id": "made-up", "name": "own", "arguments": "{}"}
+        trajectory["invocations"][0]["conversation"].append(call)
+
+    problems = check_scenario(SCENARIOS["tool_success"], changed(invent), happened())
+    assert problems["TE-5"] == ["tool_calls[1]: the model never asked for it"]
+    without = happened()
+    without.tools_started.clear()
+    without.tools_ended.clear()
+    assert "TE-5" in lacking(check_scenario(SCENARIOS["usage_omitted"], record(), without))
+
+
+@pytest.mark.parametrize(
+    ("started_at", "completed_at", "source", "is_true"),
+    [
+        (1.59, 1.71, "executor", True),
+        (1.0, 2.0, "executor", True),
+        (1.8, 2.0, "executor", False),
+        (1.0, 1.5, "executor", False),
+        (1.8, 2.0, "artifact", True),
+        (1.8, None, "executor", True),
+    ],
+)
+def test_a_measured_time_holds_the_execution_that_was_witnessed(
+    started_at: float, completed_at: float | None, source: str, is_true: bool
+) -> None:
+    times = {"started_at": started_at, "completed_at": completed_at, "timing_source": source}
+    value = changed(trajectory_part("tool_calls", 0, **times))
+    assert (check_scenario(SCENARIOS["tool_success"], value, happened())["TE-5"] == []) is is_true
+
+
+def test_turns_of_an_agent_that_was_never_answered_are_found() -> None:
+    told = happened()
+    for call_ in told.model_calls:
+        call_.update(finished=False, status=400, response_id=None)
+    problems = check_scenario(SCENARIOS["model_error"], record(), told)
+    assert problems["TE-3"] == ["turns are stated, though no call was answered"]
+
+
+def test_a_program_that_reports_nothing_is_told_so_once_per_row() -> None:
+    def silent(value: dict[str, Any]) -> None:
+        value["ng_trajectory"].update(invocations=[], turns=[], tool_calls=[], gaps=[{"code": "turns_unavailable"}])
+        gaps = [{"code": "agent_observations_not_reported"}]
+        value["ng_agent_observations"] = {"source": "command_agent", "records": [], "gaps": gaps}
+
+    problems = check_scenario(SCENARIOS["tool_success"], changed(silent), happened())
+    assert lacking(problems) == {"TE-3", "TE-5", "TE-8", "TE-9"}
+    assert {tuple(problems[row] or ()) for row in ("TE-3", "TE-5", "TE-8", "TE-9")} == {(NOTHING_REPORTED,)}

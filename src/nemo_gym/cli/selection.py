@@ -185,6 +185,8 @@ def compose(
         parse_override(token)  # a stray word is reported before files are looked for
     if selection.model_url is not None and (problem := url_problem(selection.model_url)):
         raise ConfigError(f"`--model-url` {problem}")
+    if selection.agent_command is not None:
+        _check_agent_command(selection.agent_command)
     config = load_config(
         config_paths=selection.config_paths(),
         overrides=[*selection.flag_overrides(), *flag_overrides, *tokens],
@@ -199,6 +201,13 @@ def compose(
         note(f"Note: {text}")
     _adopt_server_token(config)
     return config
+
+
+def _check_agent_command(given: str) -> None:
+    """Raise `ConfigError` for a program that cannot be run, before anything is started for it."""
+    from nemo_gym.builtin.responses_api_agents.command_agent.command import check_program, words_of  # only with it
+
+    check_program(words_of(given), directory=str(Path.cwd()), path=os.environ.get("PATH"))
 
 
 def _adopt_server_token(config: ResolvedConfig) -> None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from nemo_gym.testing.comparison import ALL_ROWS, HEALTH, check_scenario, rows_that_apply
+from nemo_gym.testing.comparison import ALL_ROWS, HEALTH, NOTHING_REPORTED, check_scenario, rows_that_apply
 from nemo_gym.testing.conformance import (
     AGENT_INSTANCE,
     COMPONENTS,
@@ -31,6 +31,7 @@ __all__ = [
     "COMPONENTS",
     "FULFILLED",
     "HEALTH",
+    "NOTHING_REPORTED",
     "NOT_APPLICABLE",
     "NOT_FULFILLED",
     "NOT_PROVOKED",

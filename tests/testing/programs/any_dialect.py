@@ -1,10 +1,18 @@
-"""A tool loop in each dialect, streaming or not, that reports what it did: `any_dialect.py DIALECT [--stream]`."""
+"""A tool loop in each dialect, streaming or not, that reports what it did.
+
+`any_dialect.py DIALECT [--stream]`, or `any_dialect.py mixed` for another one in each scenario. With `--family FILE`
+the scenario that is cancelled has three processes, one in a session of its own and none heeding SIGTERM; FILE has their
+ids.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import re
+import signal
+import subprocess
 import sys
 import time
 import urllib.error
@@ -12,8 +20,22 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-DIALECT, STREAM = sys.argv[1], "--stream" in sys.argv
 TASK = json.loads(Path(os.environ["GYM_TASK_FILE"]).read_text(encoding="utf-8"))
+SCENARIO = re.findall(r"Conformance scenario (\w+):", json.dumps(TASK))[0]
+MIXED = {
+    "tool_success": ("chat", True),
+    "tool_failure": ("messages", False),
+    "parallel_tools": ("messages", True),
+    "usage_omitted": ("messages", True),
+    "retry_429": ("chat", True),
+    "retry_500": ("responses", True),
+    "timeout": ("messages", True),
+    "model_error": ("chat", True),
+    "stream_cut": ("messages", True),
+    "verifier_failure": ("chat", False),
+    "cancel_mid_tool": ("responses", True),
+}
+DIALECT, STREAM = MIXED[SCENARIO] if sys.argv[1] == "mixed" else (sys.argv[1], "--stream" in sys.argv)
 PATHS = {"responses": "responses", "chat": "chat/completions", "messages": "messages"}
 
 
@@ -170,7 +192,17 @@ def ask(history: list[dict[str, Any]]) -> tuple[str, list[dict[str, str]], str |
     return None
 
 
+def start_family(file: str) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    children = [subprocess.Popen([sys.executable, "-c", deaf], start_new_session=own) for own in (False, True)]
+    pids = [os.getpid(), *(child.pid for child in children)]
+    Path(file).write_text(" ".join(map(str, pids)), encoding="utf-8")
+
+
 def main() -> int:
+    if "--family" in sys.argv and SCENARIO == "cancel_mid_tool":
+        start_family(sys.argv[-1])
     prompt = [{"role": "user", "content": TASK["input"][0]["content"]}]
     history, conversation, turn_no, steps = list(prompt), list(prompt), 0, 0
     calls: list[dict[str, str]] = [{}]

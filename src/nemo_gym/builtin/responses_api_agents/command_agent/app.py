@@ -90,7 +90,8 @@ class CommandAgent(SimpleResponsesAPIAgent):
             raise ConfigError(f"agent `{self.config.name}` needs one worker: its programs do the work")
         if self.config.directory is not None and not Path(self.config.directory).is_absolute():
             raise ConfigError(f"`directory` of agent `{self.config.name}` must be an absolute path")
-        self._check_program()
+        path = self.config.env.get("PATH", os.environ.get("PATH"))
+        command.check_program(self._words, directory=self.config.directory, path=path)
         resources = self.config.resources_server
         self._relay = ToolRelay(self.server_client, None if resources is None else resources.name)
         app = super().setup_webserver()
@@ -249,14 +250,6 @@ class CommandAgent(SimpleResponsesAPIAgent):
                 raise ValueError(f"the file `{name}` would not be in the program's HOME")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(command.filled(content, places.placeholders), encoding="utf-8")
-
-    def _check_program(self) -> None:
-        """Raise ConfigError when the program is not there; one with a placeholder in its name is left to the task."""
-        name = self._words[0]
-        path = self.config.env.get("PATH", os.environ.get("PATH"))
-        at = str(Path(self.config.directory or "/", name)) if "/" in name else name
-        if "{" not in name and shutil.which(at, path=path) is None:
-            raise ConfigError(f"agent `{self.config.name}`: there is no program `{name}` that can be run")
 
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
         """Return the resources server's metrics of these results; none when verification was skipped."""

@@ -1,11 +1,13 @@
-"""The command line and the environment of one rollout's process. Pure."""
+"""The command line and the environment of one rollout's process."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nemo_gym.errors import ConfigError, nearest_name
@@ -111,6 +113,14 @@ def words_of(command: str | Sequence[str]) -> list[str]:
                     f"{nearest_name(name, PLACEHOLDERS)} There are {known}"
                 )
     return words
+
+
+def check_program(words: Sequence[str], *, directory: str | None, path: str | None) -> None:
+    """Raise ConfigError when the program is not there; one with a placeholder in its name is left to the task."""
+    name = words[0]
+    at = str(Path(directory or "/", name)) if "/" in name else name
+    if "{" not in name and shutil.which(at, path=path) is None:
+        raise ConfigError(f"the agent's command names a program that is not there or cannot be run: `{name}`")
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
