@@ -57,14 +57,27 @@ Results go to stdout, everything else to stderr.
 CONFORMANCE_HEAD = """\
 # What an agent's evidence is worth
 
-`gym conformance --agent NAME` plays scripted scenarios to an agent, with the real collector around it. The model, the
-tools and the verifier of the scenarios write down what really happened, and the records are held against that. The
-result is a table: for each scenario and each row below, fulfilled or not. A row that what happened does not call for
-is left out: an agent that never got an answer owes no turns. The exit code is 1 when a row that applies is not
-fulfilled; `--json` prints the report, `--output-dir DIR` keeps records, captures and what the witnesses wrote.
+`gym conformance` plays scripted scenarios to an agent, with the real collector around it: to an agent server with
+`--agent NAME`, to any program that takes a base URL with `--command 'PROGRAM ARGUMENTS'`. The model, the tools and the
+verifier of the scenarios write down what really happened, and the records are held against that: a call that never
+happened, another tool output than the model was given, a failed tool that is said to have worked, a time in which no
+tool ran are found. The result is a table:
 
-`simple_agent` fulfils every row. [Write an agent that gives evidence](write-an-agent.md) is one that also retries and
-starts a subagent. From Python: `nemo_gym.testing`, where `check_record` checks one saved record alone.
+| mark | for a scenario and a row below |
+|---|---|
+| yes | fulfilled |
+| NO | not fulfilled; why is said below the table |
+| - | not called for by what happened: an agent that never got an answer owes no turns |
+| ? | not provoked: no witness saw the scenario's event, so nothing is shown, whatever the record says |
+
+The exit code is 1 when a row that applies is not fulfilled or a scenario was not provoked; `--skip SCENARIO` leaves out
+what an agent does not have. `--json` prints the report, `--output-dir DIR` keeps records, captures and what the
+witnesses wrote.
+
+`simple_agent` fulfils every row; [Write an agent that gives evidence](write-an-agent.md) has a server and a program
+that also retry and start a subagent. A program that reports nothing fulfils the rows that captured calls alone prove
+(TE-1, TE-2, TE-4, TE-6, TE-7). From Python: `nemo_gym.testing.run_conformance`; `check_record` checks one saved record
+alone.
 
 ## Rows
 

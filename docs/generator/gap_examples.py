@@ -280,6 +280,23 @@ def _no_conversation() -> GapExample:
     )
 
 
+def _not_reported() -> GapExample:
+    return _seen(
+        exchange(1),
+        story="A program that knows a base URL and nothing of Gym answers one question.",
+        observations=bundle(gaps=[_stated("agent_observations_not_reported")], source="command_agent"),
+    )
+
+
+def _invalid_line() -> GapExample:
+    gap = _stated("agent_observation_line_invalid", detail="line 2: duration_ms: Input should be a valid number")
+    return _seen(
+        exchange(1),
+        story="A program reports its conversation, and then a duration as a text.",
+        observations=bundle(invocation("root", call(1)), gaps=[gap], source="command_agent"),
+    )
+
+
 def _no_resolution() -> GapExample:
     gap = _stated("resolution_unavailable", invocation_id="root")
     return _seen(
@@ -332,6 +349,8 @@ GAP_EXAMPLES: dict[str, Callable[[], GapExample]] = {
     "model_call_capture_gap_invalid": _invalid_gap,
     "agent_observation_join_failed": _join_failed,
     "agent_observations_invalid": _join_failed,
+    "agent_observations_not_reported": _not_reported,
+    "agent_observation_line_invalid": _invalid_line,
     "compaction_model_call_match_ambiguous": _ambiguous_compaction,
     "compaction_model_call_reference_unavailable": _compaction_unnamed,
     "producer_trajectory_invalid": _wrong_producer,

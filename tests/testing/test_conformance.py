@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from nemo_gym.builtin.responses_api_agents.command_agent.command import PLACEHOLDERS, Places
+from nemo_gym.builtin.responses_api_agents.command_agent.report import KINDS
 from nemo_gym.testing import ALL_ROWS, NOTHING_REPORTED, run_conformance, scenarios
 
 REPOSITORY = Path(__file__).parents[2]
@@ -91,18 +93,33 @@ def program(name: str, *words: str) -> str:
     return shlex.join([sys.executable, str(REPOSITORY / name), *words])
 
 
-def test_a_program_that_reports_fulfils_every_row_that_applies(tmp_path: Path) -> None:
-    command = program("examples/programs/reporting_agent.py")
-    report = run_conformance(command=command, subagent_tool="delegate", output_dir=tmp_path)
-    assert {row: report.status(row) for row in ALL_ROWS} == dict.fromkeys(ALL_ROWS, "fulfilled")
-    assert (report.fulfilled, report.not_provoked) == (True, [])
-    assert report.agent == command
-    records = [json.loads(line) for line in (tmp_path / "rollouts-conformance.jsonl").read_text().splitlines()]
-    found = next(record for record in records if record["scenario"] == "tool_success")
-    assert found["agent_process"]["exit_code"] == 0
-    assert {call["model_call_id"] for turn in found["ng_trajectory"]["turns"] for call in turn["model_calls"]} == {
-        call["model_call_id"] for call in found["ng_trajectory"]["model_calls"]
-    }
+def test_the_commands_of_the_page_for_programs_run_as_printed(tmp_path: Path) -> None:
+    """A program that reports fulfils every row, and its rollouts are healthy."""
+    (script,) = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **CHECKOUT},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 checked, 5 healthy, 0 unhealthy, 0 unobserved" in done.stdout + done.stderr
+    assert "`python examples/programs/reporting_agent.py` fulfils every row that applies." in done.stdout
+    lines = (tmp_path / "runs" / "program" / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()
+    for record in map(json.loads, lines):
+        assert (record["reward"], record["agent_process"]["exit_code"]) == (1.0, 0)
+        assert record["ng_perf"]["token_observability_coverage"] == 1.0
+
+
+def test_the_page_for_programs_names_every_placeholder_variable_and_kind() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    places = Places(**dict.fromkeys(Places.__dataclass_fields__, "x"))
+    names = [*(f"{{{name}}}" for name in PLACEHOLDERS), *places.environment("key"), *KINDS]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_a_program_that_reports_nothing_is_judged_by_its_captured_calls(tmp_path: Path) -> None:

@@ -87,8 +87,10 @@ GAP_PARAMETERS: Mapping[str, str] = MappingProxyType(
             "empty for a reference of the invocation itself; `model_calls:`, `before_model_call:` or "
             "`after_model_call:` for one of a compaction"
         ),
+        "reason": "what is wrong, without the value that was given",
         "reference": "the reference's `model_call_id`, else its `response_id`",
         "tool_call": "the `tool_call_id`",
+        "where": "`line` and its number, or what several lines together are about",
     }
 )
 """Parameter of a detail -> what stands there."""
@@ -290,11 +292,23 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
         GapSpec(
             code=OBSERVATIONS_NOT_REPORTED,
             meaning="The agent's program reported nothing about itself; its captured calls are all that is known.",
+            reported_by="agent",
+            when="`command_agent` writes it when a program's report file holds no observation and no turn.",
+            remedy=(
+                "Let the program append lines to the file that `GYM_REPORT_FILE` names. One that holds a single "
+                "conversation can be given the setting `invocation`, so that its calls have an owner."
+            ),
         ),
         GapSpec(
             code=OBSERVATION_LINE_INVALID,
             meaning="A line of the program's report does not fit its schema and is not used.",
-            detail="line {line}: {reason}",
+            reported_by="agent",
+            when=(
+                "`command_agent` writes it for a line that is no JSON, was cut, or does not fit its kind. The other "
+                "lines are used. After fifty such lines one gap counts the rest."
+            ),
+            remedy="The detail says which line and what is wrong with it; the schemas say what each kind may hold.",
+            detail="{where}: {reason}",
         ),
         GapSpec(
             code=COMPACTION_MATCH_AMBIGUOUS,

@@ -135,7 +135,7 @@ def observation_bundle(report: Report, *, own: AgentInvocation | None) -> AgentO
         for number, reason in report.problems[:SHOWN_PROBLEMS]
     ]
     if more := len(report.problems) - SHOWN_PROBLEMS:
-        gaps += [ObservationGap(code=OBSERVATION_LINE_INVALID, detail=f"{more} more lines")] if more > 0 else []
+        gaps += [ObservationGap(code=OBSERVATION_LINE_INVALID, detail=f"further lines: {more}")] if more > 0 else []
     records = [*invocations.values(), *report.tools.values(), *report.others]
     try:
         return AgentObservationBundle(source=SOURCE, records=records, gaps=gaps)

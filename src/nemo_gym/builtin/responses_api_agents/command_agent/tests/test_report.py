@@ -83,7 +83,7 @@ def test_many_bad_lines_leave_a_bounded_number_of_gaps() -> None:
     bundle = observation_bundle(read(*[b"x"] * 1000), own=None)
     invalid = [gap.detail for gap in bundle.gaps if gap.code == "agent_observation_line_invalid"]
     assert len(invalid) == SHOWN_PROBLEMS + 1
-    assert invalid[-1] == f"{1000 - SHOWN_PROBLEMS} more lines"
+    assert invalid[-1] == f"further lines: {1000 - SHOWN_PROBLEMS}"
 
 
 @pytest.mark.parametrize("lines", [[], [{"kind": "answer", "text": "done"}], [b"{"]])
