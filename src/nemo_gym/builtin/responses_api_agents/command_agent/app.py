@@ -40,6 +40,7 @@ from nemo_gym.builtin.responses_api_agents.command_agent.report import (
 from nemo_gym.builtin.responses_api_agents.command_agent.tools import TOOLS_PATH, ToolRelay, ToolSession
 from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
+from nemo_gym.engine.local.leftovers import LAUNCH_ID_ENV
 from nemo_gym.errors import ConfigError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.identity import TrajectoryIdentity, trajectory_identity_of
@@ -235,7 +236,8 @@ class CommandAgent(SimpleResponsesAPIAgent):
         )
 
     def _environment(self, places: command.Places) -> dict[str, str]:
-        inherited = (*command.INHERITED, *self.config.inherit_env)
+        # The id of the launch is how a program is found and ended when this server was killed.
+        inherited = (*command.INHERITED, LAUNCH_ID_ENV, *self.config.inherit_env)
         own = {name: command.filled(value, places.placeholders) for name, value in self.config.env.items()}
         machine = {name: os.environ[name] for name in inherited if name in os.environ}
         return {**places.environment(server_token() or NO_KEY), **machine, **own}
