@@ -46,7 +46,7 @@ class Conversation:
 
     def __init__(self, name: str, prompt: list[dict[str, Any]], tools: list[dict[str, Any]], **parent: str) -> None:
         self.name, self.prompt, self.tools, self.parent = name, prompt, tools, parent
-        self.url = f"{os.environ['GYM_MODEL_URL']}/inv/{name}/v1/responses"
+        self.url = os.environ["GYM_INVOCATION_URL"].replace("{invocation}", name) + "/v1/responses"
         self.produced: list[dict[str, Any]] = []
 
     def run(self) -> bool:

@@ -89,10 +89,21 @@ print(json.dumps({"environment": dict(os.environ), "task": json.load(open(os.env
     assert "secret of the verifier" not in json.dumps(seen)
     assert environment["OPENAI_BASE_URL"] == f"{backend.url}/ng-rollout/3-1/v1"
     assert environment["ANTHROPIC_BASE_URL"] == f"{backend.url}/ng-rollout/3-1"
+    assert environment["GYM_INVOCATION_URL"] == f"{backend.url}/ng-rollout/3-1/inv/{{invocation}}"
     assert environment["MY_URL"] == f"{backend.url}/ng-rollout/3-1/x"
     assert (environment["GYM_TASK_ID"], environment["GYM_ROLLOUT_ID"]) == ("3", "3-1")
     assert not [name for name in environment if name.startswith("NEMO_GYM_CONFIG")]
     assert not Path(environment["HOME"]).exists()
+
+
+def test_without_capture_a_program_is_given_urls_that_work_all_the_same(backend: Any) -> None:
+    program = "import os; print(os.environ['OPENAI_BASE_URL'], os.environ['GYM_INVOCATION_URL'])"
+    made = agent(backend, program, invocation="main")
+    made.server_client.global_config_dict["observability_enabled"] = False
+    result = run(made)
+    (judged,) = asked(backend, "/verify")
+    assert judged["response"]["output"][0]["content"][0]["text"] == f"{backend.url}/v1 {backend.url}"
+    assert "ng_agent_observations" not in result
 
 
 def test_a_program_that_fails_measures_nothing_and_its_report_is_kept(backend: Any) -> None:

@@ -32,6 +32,9 @@ def said(done: object) -> str:
         ([*LEDGER, "--agent", "simpel_agent"], "Did you mean `simple_agent`?"),
         ([*LEDGER, "--modle-type", "x"], "Did you mean `--model-type`?"),
         ([*LEDGER, "++ledger.resources_servers.ledger.max_transfr=3"], "max_transfer"),
+        ([*LEDGER, "--agent-command", "no-such-program"], "cannot be run: `no-such-program`"),
+        ([*LEDGER, "--agent-command", "true {promt}"], "Did you mean `prompt`?"),
+        ([*LEDGER, "--agent-command", "true", "--agent", "simple_agent"], "leave out that the agent is `simple_agent`"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )

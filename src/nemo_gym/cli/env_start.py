@@ -14,7 +14,6 @@ from nemo_gym.cli.head_client import HeadAddress
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json, print_table
 from nemo_gym.cli.selection import (
-    COMMAND_AGENT,
     AgentCommandOption,
     AgentOption,
     BenchmarkOption,
@@ -29,6 +28,7 @@ from nemo_gym.cli.selection import (
     ResourcesServerOption,
     SearchDirOption,
     Selection,
+    agent_for_command,
     compose,
     require_servers,
 )
@@ -75,7 +75,7 @@ def command(
         environment=environment,
         resources_server=resources_server,
         model_type=model_type,
-        agent=agent or (COMMAND_AGENT if agent_command is not None else None),
+        agent=agent_for_command(agent, agent_command),
         agent_command=agent_command,
         search_dir=search_dir,
         model=model,

@@ -17,7 +17,6 @@ import typer
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
 from nemo_gym.cli.selection import (
-    COMMAND_AGENT,
     AgentCommandOption,
     AgentTypeOption,
     BenchmarkOption,
@@ -32,6 +31,7 @@ from nemo_gym.cli.selection import (
     ResourcesServerOption,
     SearchDirOption,
     Selection,
+    agent_for_command,
     compose,
     require_agent,
 )
@@ -118,7 +118,7 @@ def command(
       gym eval run --no-serve -i tasks.jsonl -o runs/second.jsonl --resume
     """
     if agent_command is not None:
-        agent_type = agent_type or COMMAND_AGENT
+        agent_type, agent = agent_for_command(agent_type or agent, agent_command), None
     selection = Selection(
         config=config,
         benchmark=benchmark,

@@ -18,7 +18,7 @@ from nemo_gym.config.names import AGENTS, ENVIRONMENTS
 from nemo_gym.config.overrides import parse_override
 from nemo_gym.config.roots import implementations
 from nemo_gym.config.values import url_problem
-from nemo_gym.errors import ConfigError, nearest_name
+from nemo_gym.errors import ConfigError, UsageError, nearest_name
 from nemo_gym.records.keys import SERVER_TOKEN_ENV
 
 Overrides = Annotated[
@@ -201,6 +201,15 @@ def compose(
         note(f"Note: {text}")
     _adopt_server_token(config)
     return config
+
+
+def agent_for_command(agent: str | None, agent_command: str | None) -> str | None:
+    """Return the kind of agent to start, `command_agent` for a command; raises UsageError when another one is named."""
+    if agent_command is None or agent == COMMAND_AGENT:
+        return agent
+    if agent is not None:
+        raise UsageError(f"`--agent-command` is run by `{COMMAND_AGENT}`; leave out that the agent is `{agent}`.")
+    return COMMAND_AGENT
 
 
 def _check_agent_command(given: str) -> None:

@@ -182,7 +182,7 @@ def execute(call: dict[str, str]) -> str:
 
 def ask(history: list[dict[str, Any]]) -> tuple[str, list[dict[str, str]], str | None] | None:
     for _ in range(3):
-        url = f"{os.environ['GYM_MODEL_URL']}/inv/root/v1/{PATHS[DIALECT]}"
+        url = f"{os.environ['GYM_INVOCATION_URL'].replace('{invocation}', 'root')}/v1/{PATHS[DIALECT]}"
         status, text, call_id = post(url, request_of(history))
         answer = read(text) if status == 200 else None
         if answer is not None:

@@ -50,6 +50,7 @@ from nemo_gym.servers.access import server_token
 from nemo_gym.servers.web import json_object_of, unfit_body
 
 NO_KEY = "unused"
+_ANY_NAME = "any-invocation"
 PROCESS_FACTS = "agent_process"
 """The record's key for what is known of the program's process."""
 
@@ -218,13 +219,17 @@ class CommandAgent(SimpleResponsesAPIAgent):
         model_root = self.server_client._resolve_base_url(self.config.model_server.name)
         own_root = self.server_client._resolve_base_url(self.config.name)
         model = self.config.model or params.get("model") or self.global_config().get("policy_model_name")
+        token_capture = rollout_id is not None and self.captures_token_ids()
+
+        def model_url(invocation: str | None) -> str:
+            name = invocation if rollout_id is not None else None
+            return apply_rollout_prefix(model_root, rollout_id, token_capture=token_capture, invocation_id=name).rstrip(
+                "/"
+            )
+
         return command.Places(
-            base_url=apply_rollout_prefix(
-                model_root,
-                rollout_id,
-                token_capture=rollout_id is not None and self.captures_token_ids(),
-                invocation_id=self.config.invocation if rollout_id is not None else None,
-            ).rstrip("/"),
+            base_url=model_url(self.config.invocation),
+            invocation_url=model_url(_ANY_NAME).replace(_ANY_NAME, "{invocation}"),
             tools_url=own_root + TOOLS_PATH.format(key=tools.key, name="").rstrip("/"),
             task_file=str(folder / "task.json"),
             report_file=str(folder / "report.jsonl"),

@@ -25,9 +25,13 @@ class UnusableTaskError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where one rollout's process finds things. `base_url` is the model server under the rollout's prefix, no `/v1`."""
+    """Where one rollout's process finds things. `base_url` is the model server under the rollout's prefix, no `/v1`.
+
+    `invocation_url` is the same with `{invocation}` in the place of a conversation's name, where calls are captured.
+    """
 
     base_url: str
+    invocation_url: str
     tools_url: str
     task_file: str
     report_file: str
@@ -57,6 +61,7 @@ class Places:
         openai_url = f"{self.base_url}/v1"
         return {
             "GYM_MODEL_URL": self.base_url,
+            "GYM_INVOCATION_URL": self.invocation_url,
             "GYM_MODEL": self.model,
             "GYM_API_KEY": api_key,
             "GYM_TOOLS_URL": self.tools_url,

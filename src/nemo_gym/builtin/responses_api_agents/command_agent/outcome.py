@@ -85,8 +85,8 @@ def _failure(ended: Ended, unreachable: str | None) -> tuple[str, str] | None:
         return TRANSPORT_UNREACHABLE, unreachable
     if ended.succeeded:
         return None
-    tail = ended.stderr_tail.strip()[-1500:]
-    said = f"; it said last: {tail}" if tail else ""
+    last = ended.stderr_tail.strip().rpartition("\n")[2].strip()
+    said = f"; it said last: {last}" if last else ""
     return AGENT_TIMEOUT if ended.timed_out else AGENT_RUN_ERROR, f"the program {ended.describe()}{said}"
 
 

@@ -18,6 +18,7 @@ from nemo_gym.errors import ConfigError
 
 PLACES = Places(
     base_url="http://model/ng-rollout/0-0",
+    invocation_url="http://model/ng-rollout/0-0/inv/{invocation}",
     tools_url="http://agent/tools/k",
     task_file="/f/task.json",
     report_file="/f/report.jsonl",
