@@ -29,7 +29,9 @@ def free_port() -> int:
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR") if name in os.environ
+    }
     return {**kept, "HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.defpath}", "NO_COLOR": "1"}
 
 
