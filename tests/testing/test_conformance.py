@@ -95,7 +95,8 @@ def program(name: str, *words: str) -> str:
 
 def test_the_commands_of_the_page_for_programs_run_as_printed(tmp_path: Path) -> None:
     """A program that reports fulfils every row, and its rollouts are healthy."""
-    (script,) = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (script,) = [block for block in blocks if "--agent-command" in block]
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     done = subprocess.run(
         ["bash", "-euc", script],
