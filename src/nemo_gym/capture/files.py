@@ -143,7 +143,7 @@ def locked(path: str | Path) -> Iterator[bool]:
 
 def delete(path: str | Path) -> None:
     """Remove `path` while no append is under way in it; nothing happens without it."""
-    if not os.path.lexists(path):  # the usual case, for one look
+    if not os.access(path, os.F_OK):  # the usual case, for one look
         return
     with locked(path) as present:
         if present:
@@ -163,7 +163,7 @@ def read_whole(path: str | Path, *, lock: bool = True, unless: str | None = None
         if lock:
             _lock(fd, fcntl.LOCK_SH)
         status = os.fstat(fd)
-        if unless is not None and (not status.st_nlink or os.path.lexists(unless)):
+        if unless is not None and (not status.st_nlink or os.access(unless, os.F_OK)):
             return None
         pieces = [os.read(fd, status.st_size + 1)]
         while len(pieces[-1]) > 0 and sum(map(len, pieces)) != status.st_size:
