@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable
 
 from nemo_gym.capture.bodies import RAW_HALF_BYTES, KeptBytes
 from nemo_gym.capture.correlation import Message, Receive, Send
@@ -17,17 +18,30 @@ _START, _BODY = "http.response.start", "http.response.body"
 class CallObserver:
     """`receive` and `send` for the application. `started` is the monotonic time the latencies count from."""
 
-    __slots__ = ("_accumulator", "_exchange", "_hold", "_id_header", "_receive", "_send", "started")
+    __slots__ = (
+        "_accumulator",
+        "_exchange",
+        "_flowing",
+        "_hold",
+        "_id_header",
+        "_keep",
+        "_receive",
+        "_send",
+        "started",
+    )
 
     def __init__(self, exchange: Exchange, receive: Receive, send: Send, hold: TerminalHold, id_header: bytes) -> None:
         self._exchange, self._receive, self._send, self._hold = exchange, receive, send, hold
         self._id_header = id_header
         self._accumulator = exchange.accumulator
+        self._flowing: StreamAccumulator | None = None
+        """The accumulator of a stream whose times are taken and whose end has not been seen."""
+        self._keep = exchange.response.add
         self.started = 0.0
 
     def end(self) -> None:
         """Let go of the answer: the exchange has it, and the request may still wait for a while."""
-        self._accumulator = None
+        self._accumulator = self._flowing = None
 
     async def receive(self) -> Message:
         """Pass the next message on to the application, keeping request bytes."""
@@ -41,24 +55,38 @@ class CallObserver:
             self._exchange.disconnected = True
         return message
 
-    async def send(self, message: Message) -> None:
-        """Pass a message of the application on, keeping response bytes; the end of the answer is held."""
-        kind = message["type"]
-        if kind != _BODY:
-            message = self._begun(message) if kind == _START else message
-            await (self._hold.put(message) if self._hold.pending else self._send(message))
-            return
-        end = self._see(message)
-        if self._hold.pending:
-            await self._hold.put(message)
-        elif end is None:
-            await self._send(message)
-        elif end == 0:
-            await self._hold.put(message)
-        else:  # only the bytes of the terminal event wait
+    def send(self, message: Message) -> Awaitable[None]:
+        """Pass a message of the application on, keeping response bytes; the end of the answer is held.
+
+        What does not wait goes straight on, without a coroutine of its own: it is most of a stream.
+        """
+        if message["type"] != _BODY:
+            return self._send_other(message)
+        flowing, body = self._flowing, message.get("body")
+        if flowing is not None and type(body) is bytes and message.get("more_body"):
+            self._keep(body)
+            flowing.feed(body)
+            end = flowing.terminal_offset
+            if end is None:
+                return self._send(message)
+        else:
+            end = self._see(message)
+            if end is None and not self._hold.pending:
+                return self._send(message)
+        self._flowing = None
+        return self._hold_from(end or 0, message)
+
+    async def _send_other(self, message: Message) -> None:
+        message = self._begun(message) if message["type"] == _START else message
+        await (self._hold.put(message) if self._hold.pending else self._send(message))
+
+    async def _hold_from(self, end: int, message: Message) -> None:
+        """Hold a message, or what follows the first `end` bytes of it when nothing is held yet."""
+        if end and not self._hold.pending:  # only the bytes of the terminal event wait
             body = message["body"]
             await self._send({"type": _BODY, "body": body[:end], "more_body": True})
-            await self._hold.put({**message, "body": body[end:]})
+            message = {**message, "body": body[end:]}
+        await self._hold.put(message)
 
     def _begun(self, message: Message) -> Message:
         exchange = self._exchange
@@ -79,6 +107,7 @@ class CallObserver:
                 exchange.dialect, content_encoding=exchange.response_encoding
             )
             exchange.response = KeptBytes(2 * RAW_HALF_BYTES)
+            self._keep = exchange.response.add
         headers.append((self._id_header, exchange.model_call_id.encode()))
         return {**message, "headers": headers}
 
@@ -109,3 +138,4 @@ class CallObserver:
             exchange.ttft = time.perf_counter() - self.started
         if accumulator.first_content_seen:
             exchange.first_content = time.perf_counter() - self.started
+            self._flowing = accumulator
