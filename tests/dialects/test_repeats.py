@@ -18,11 +18,17 @@ FORMS: dict[str, list[bytes]] = {
     "chat": [
         b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n',
         b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\r\n\r\n',
-        b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}],"usage":null}\n\n',
+        (
+            b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]'
+            b',"usage":null}\n\n'
+        ),
         b'data: {"id":"c","choices":[{"index":1,"delta":{"role":"assistant","content":"%b"}}]}\n\n',
         b'data: {"choices":[{"index":0,"delta":{"content":null,"reasoning_content":"%b"}}]}\n\n',
         b'data: {"choices":[{"index":0,"delta":{"refusal":"%b"}},{"index":1,"delta":{"content":"%b"}}]}\n\n',
-        b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":"%b"}}]}}]}\n\n',
+        (
+            b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f"'
+            b',"arguments":"%b"}}]}}]}\n\n'
+        ),
         b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"logprobs":{"content":[{"token":"%b"}]}}]}\n\n',
         b'data: {"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"%b"}]}}]}\n\n',
         b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"%b"}]}\n\n',
@@ -36,7 +42,10 @@ FORMS: dict[str, list[bytes]] = {
     "messages": [
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"%b","type":"message","content":[]}}\n\n',
         b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"%b"}}\n\n',
-        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%b"}}\n\n',
+        (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0'
+            b',"delta":{"type":"text_delta","text":"%b"}}\n\n'
+        ),
         b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%b"}}\n\n',
         b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"%b"}}\n\n',
         b'data: {"type":"content_block_delta","index":1,"delta":{"type":"thinking_delta","thinking":"%b"}}\n\n',
@@ -50,7 +59,10 @@ FORMS: dict[str, list[bytes]] = {
     "responses": [
         b'data: {"type":"response.created","response":{"id":"%b","object":"response","output":[]}}\n\n',
         b'data: {"type":"response.output_text.delta","delta":"%b"}\n\n',
-        b'data: {"type":"response.output_text.delta","item_id":"i","output_index":0,"content_index":0,"delta":"%b","logprobs":[]}\n\n',
+        (
+            b'data: {"type":"response.output_text.delta","item_id":"i","output_index":0,"content_index":0'
+            b',"delta":"%b","logprobs":[]}\n\n'
+        ),
         b'data: {"type":"response.output_text.delta","output_index":0,"delta":"%b","logprobs":[{"token":"%b"}]}\n\n',
         b'data: {"type":"response.output_text.delta","sequence_number":4,"output_index":0,"delta":"%b"}\n\n',
         b'data: {"type":"response.output_text.delta","sequence_number":9,"output_index":0,"delta":"%b"}\n\n',
@@ -168,9 +180,7 @@ def test_the_same_bytes_cut_elsewhere_give_the_same(stream: tuple[str, list[byte
         ("responses", FORMS["responses"][2]),
     ],
 )
-def test_the_usual_streams_do_take_the_short_way(
-    dialect: str, form: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usual_streams_do_take_the_short_way(dialect: str, form: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests above would compare the general way with itself."""
     taken: list[bool] = []
     take = Repeat.take

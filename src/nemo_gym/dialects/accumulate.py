@@ -64,7 +64,7 @@ class StreamAccumulator:
         self._cut = False
         self._strings_need_repair = False
         self._response: JsonObject | None = None
-        self._plain_delta: tuple[str, list[str] | JsonObject, str] | None = None
+        self._plain_delta: tuple[str, list[str] | JsonObject, str] | None = None  # of the event just taken
         self._repeat: Repeat | None = None
         self._tries = _TRIES
         self._note_decoder()
@@ -192,7 +192,6 @@ class StreamAccumulator:
 
     def _take_alone(self, event: SseEvent, chunk: bytes) -> None:
         """Take an event that is all of a chunk, and see whether it is one that the next ones may repeat."""
-        self._plain_delta = None
         self._forget_repeat()
         problems = sum(self._problem_counts.values()) if self._problem_counts else 0
         self._take(event)
@@ -209,6 +208,7 @@ class StreamAccumulator:
             self._repeat = Repeat.of(chunk, text, texts)
 
     def _forget_repeat(self) -> None:
+        self._plain_delta = None
         if self._repeat is not None:
             if self._repeat.taken:
                 self._tries = _TRIES
