@@ -73,7 +73,7 @@ class CallObserver:
         if message["type"] != _BODY:
             return self._start(message) if message["type"] == _START else self._send_behind(message)
         flowing, body = self._flowing, message.get("body")
-        if flowing is not None and type(body) is bytes and message.get("more_body"):
+        if flowing is not None and body and type(body) is bytes and message.get("more_body"):
             self._keep(body)
             flowing.feed(body)
             end = flowing.terminal_offset
