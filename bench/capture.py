@@ -14,13 +14,15 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import uvloop
 
-from bench.capture_server import ANSWER, CHUNKS, HUGE, HUGE_EVENTS
-from bench.figures import Figure, cpu_seconds, repeated
+from bench.capture_server import ANSWER, CHUNK, CHUNKS, HUGE, HUGE_EVENTS
+from bench.figures import Figure, cpu_seconds, kernel_seconds, repeated
 from nemo_gym.capture import CaptureMiddleware, CaptureStore
 
 RUNS = 7
@@ -32,57 +34,116 @@ REQUEST = json.dumps({"model": "m", "input": "x" * 2000}).encode()
 MIB = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one load cost, per call or line.
+
+    `cpu` is of the process that is measured, `kernel` of the kernel's own threads meanwhile (None where they cannot be
+    seen), both in microseconds; `rate` is calls per second.
+    """
+
+    cpu: float
+    kernel: float | None
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of all loads: without capture, with it on many rollouts and on one, and the floors."""
+
+    bare: Load
+    many: Load
+    one: Load
+    lines: Load
+    chunk: float
+    chunk_floor: float
+
+
 def run() -> list[Figure]:
     """Return CPU per call and per chunk, throughput kept, and memory, each of several runs taken in turns."""
+    turns: list[Turn] = []
     with tempfile.TemporaryDirectory() as folder, serving("off") as off, serving(f"{folder}/on") as on:
-        floor, many, one, kept, chunks = [], [], [], [], []
         for number in range(RUNS + 1):
             bare = calls(off, rollouts=CALLERS, name=f"m{number}")
-            captured = calls(on, rollouts=CALLERS, name=f"m{number}")
-            shared = calls(on, rollouts=1, name=f"o{number}")
-            small_off, small_on = streams(off, number), streams(on, number)
-            if number == 0:
-                line = next(Path(folder, "on").glob("m0-0.*")).read_bytes().splitlines(keepends=True)[0]
-                durable_lines(Path(folder), line)
-                continue
-            floor.append(durable_lines(Path(folder), line))
-            many.append((captured.cpu - bare.cpu) * 1e6)
-            one.append((shared.cpu - bare.cpu) * 1e6)
-            kept.append(100 * shared.rate / bare.rate)
-            chunks.append((small_on - small_off) * 1e6)
-        figures = [
-            Figure(path="2 KB call, 32 rollouts: CPU added", unit="us", values=many, floor=floor, ratio_budget=2.2),
-            Figure(path="2 KB call, one rollout: CPU added", unit="us", values=one, floor=floor),
-            Figure(
-                path="2 KB call, one rollout: throughput kept", unit="%", values=kept, budget=40, more_is_better=True
-            ),
-            Figure(path="60-byte chunk: CPU added", unit="us", values=chunks, budget=6),
-        ]
-    return [*figures, event(), memory()]
+            many = calls(on, rollouts=CALLERS, name=f"m{number}")
+            line = next(Path(folder, "on").glob("m0-0.*")).read_bytes().splitlines(keepends=True)[0]
+            lines = durable_lines(Path(folder), line)
+            one = calls(on, rollouts=1, name=f"o{number}")
+            chunk = streams(on, number) - streams(off, number)
+            if number:  # the first turn warms everything up
+                turns.append(Turn(bare, many, one, lines, chunk, decoded_chunks()))
+    return [*call_figures(turns), chunk_figure(turns), event(), memory()]
 
 
-class Load:
-    """What a load cost the server: `cpu` seconds per call; `rate` calls per second."""
+def call_figures(turns: list[Turn]) -> list[Figure]:
+    """What capture adds to a call, beside the lines of eight threads."""
+    floor = [turn.lines.cpu for turn in turns]
+    many = [turn.many.cpu - turn.bare.cpu for turn in turns]
+    one = [turn.one.cpu - turn.bare.cpu for turn in turns]
+    kept = [100 * turn.one.rate / turn.bare.rate for turn in turns]
+    name = "2 KB call, 32 rollouts: CPU added"
+    figures = [
+        Figure(path=name, unit="us", values=many, floor=floor, ratio_budget=2.2, in_turns=True),
+        Figure(path="2 KB call, one rollout: CPU added", unit="us", values=one, floor=floor, in_turns=True),
+        Figure(path="2 KB call, one rollout: throughput kept", unit="%", values=kept, budget=40, more_is_better=True),
+    ]
+    whole = [
+        (turn.many.cpu + turn.many.kernel - turn.bare.cpu - turn.bare.kernel, turn.lines.cpu + turn.lines.kernel)
+        for turn in turns
+        if turn.many.kernel is not None and turn.bare.kernel is not None and turn.lines.kernel is not None
+    ]
+    if whole:
+        values, least = map(list, zip(*whole, strict=True))
+        name = "  the same, with the kernel's threads"
+        figures.insert(1, Figure(path=name, unit="us", values=values, floor=least, in_turns=True))
+    return figures
 
-    def __init__(self, cpu: float, rate: float) -> None:
-        self.cpu, self.rate = cpu, rate
+
+def chunk_figure(turns: list[Turn]) -> Figure:
+    """What capture adds to a chunk, beside decoding its event and keeping the text."""
+    values, floor = [turn.chunk for turn in turns], [turn.chunk_floor for turn in turns]
+    return Figure(path="60-byte chunk: CPU added", unit="us", values=values, floor=floor, budget=6, in_turns=True)
+
+
+class Meter:
+    """Takes the time from its making on; `load` says what it cost per unit, given the CPU seconds of the process."""
+
+    def __init__(self) -> None:
+        self._kernel, self._began = kernel_seconds(), time.perf_counter()
+
+    def load(self, cpu: float, units: int) -> Load:
+        """Return the load of `units` calls or lines."""
+        elapsed, kernel = time.perf_counter() - self._began, kernel_seconds()
+        syncing = None if kernel is None or self._kernel is None else (kernel - self._kernel) / units * 1e6
+        return Load(cpu / units * 1e6, syncing, units / elapsed)
 
 
 def calls(port: int, *, rollouts: int, name: str) -> Load:
     """Post `CALLS` calls by `CALLERS` callers that keep their connections."""
-    before, begun = usage(port)["cpu"], time.perf_counter()
+    before, meter = usage(port)["cpu"], Meter()
     paths = [f"/ng-rollout/{name}-{caller % rollouts}/v1/responses" for caller in range(CALLERS)]
     uvloop.run(load(port, paths, REQUEST, CALLS // CALLERS, ANSWER[-16:]))
-    rate = CALLS / (time.perf_counter() - begun)
-    return Load((usage(port)["cpu"] - before) / CALLS, rate)
+    found = meter.load(0.0, CALLS)  # before asking the server, which takes time of its own
+    return replace(found, cpu=(usage(port)["cpu"] - before) / CALLS * 1e6)
 
 
 def streams(port: int, number: int) -> float:
-    """Return CPU seconds of the server per chunk of streams taken by four callers."""
+    """Return CPU microseconds of the server per chunk of streams taken by four callers."""
     before = usage(port)["cpu"]
     paths = [f"/ng-rollout/s{number}-{caller}/v1/chat/completions" for caller in range(4)]
     uvloop.run(load(port, paths, REQUEST, STREAMS // 4, b"\r\n0\r\n\r\n"))
-    return (usage(port)["cpu"] - before) / (STREAMS * CHUNKS)
+    return (usage(port)["cpu"] - before) / (STREAMS * CHUNKS) * 1e6
+
+
+def decoded_chunks() -> float:
+    """Return CPU microseconds per chunk for decoding each event as JSON and appending its text: a floor."""
+    kept: list[bytes] = []
+    texts: list[str] = []
+    before = cpu_seconds()
+    for _ in range(STREAMS * CHUNKS):
+        kept.append(CHUNK)
+        texts.append(orjson.loads(CHUNK[6:])["choices"][0]["delta"]["content"])
+    return (cpu_seconds() - before) / (STREAMS * CHUNKS) * 1e6
 
 
 class Caller(asyncio.Protocol):
@@ -129,8 +190,8 @@ async def load(port: int, paths: list[str], body: bytes, count: int, end: bytes)
     await asyncio.gather(*(caller.done for caller in callers))
 
 
-def durable_lines(folder: Path, line: bytes) -> float:
-    """Return CPU microseconds per line that eight threads lock, write and sync, 32 files between them."""
+def durable_lines(folder: Path, line: bytes) -> Load:
+    """Return the load, per line, of eight threads that lock, write and sync, 32 files between them."""
     count = CALLS // FLOOR_THREADS
     files = [os.open(folder / f"floor-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND) for number in range(CALLERS)]
 
@@ -143,15 +204,17 @@ def durable_lines(folder: Path, line: bytes) -> float:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     threads = [threading.Thread(target=append, args=(files[start::FLOOR_THREADS],)) for start in range(FLOOR_THREADS)]
+    meter = Meter()
     before = cpu_seconds()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     used = cpu_seconds() - before
+    found = meter.load(used, count * FLOOR_THREADS)
     for fd in files:
         os.close(fd)
-    return used / (count * FLOOR_THREADS) * 1e6
+    return found
 
 
 def event() -> Figure:

@@ -28,7 +28,7 @@ BEGIN = (
     b'{"type":"text","text":""}}\n\n'
 )
 END = b'event: message_stop\ndata: {"type":"message_stop"}\n\ndata: [DONE]\n\n'
-_CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\n'
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}]}\n\n'
 HUGE = (
     b"event: content_block_delta\n"
     b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%s"}}\n\n' % (b"word " * 13107)
@@ -51,7 +51,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         await send(_SSE)
         if scope["path"] == "/v1/messages":
             await send({"type": "http.response.body", "body": BEGIN, "more_body": True})
-        chunk, count = (_CHUNK, CHUNKS) if scope["path"] == "/v1/chat/completions" else (HUGE, HUGE_EVENTS)
+        chunk, count = (CHUNK, CHUNKS) if scope["path"] == "/v1/chat/completions" else (HUGE, HUGE_EVENTS)
         for _ in range(count):
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": END})

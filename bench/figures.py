@@ -7,15 +7,21 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+_KERNEL_THREAD = 0x00200000
+"""`PF_KTHREAD` among the flags in `/proc/N/stat`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One measured figure: `values` of at least five runs, the `floor` from the same run, and the budget it must keep.
 
-    `budget` is an absolute bound in `unit`, `ratio_budget` one on the ratio of the medians to the floor; None means
-    that there is none. `more_is_better` turns the comparison round.
+    `budget` is an absolute bound in `unit`, `ratio_budget` one on the ratio to the floor; None means that there is
+    none. `in_turns` says that value and floor were measured one right after the other each time: then the ratio is the
+    median of theirs, which a machine that is busy for a while changes less than the ratio of the medians.
+    `more_is_better` turns the comparison round.
     """
 
     path: str
@@ -24,6 +30,7 @@ class Figure:
     floor: list[float] | None = None
     budget: float | None = None
     ratio_budget: float | None = None
+    in_turns: bool = False
     more_is_better: bool = False
 
     @property
@@ -33,7 +40,9 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """The median beside the floor's."""
+        """The median beside the floor's, or the median of the runs' own ratios."""
+        if self.floor and self.in_turns:
+            return statistics.median(value / least for value, least in zip(self.values, self.floor, strict=True))
         return self.median / statistics.median(self.floor) if self.floor else None
 
     @property
@@ -45,6 +54,24 @@ class Figure:
         if self.ratio_budget is not None and self.ratio is not None:
             checks.append(self.ratio >= self.ratio_budget if self.more_is_better else self.ratio <= self.ratio_budget)
         return all(checks) if checks else None
+
+
+def kernel_seconds() -> float | None:
+    """Return the CPU time of all kernel threads of this machine so far; None where they cannot be seen.
+
+    Writing back and syncing are done by them, for whoever asked: it is in no process's own CPU time.
+    """
+    nanoseconds = [_kernel_thread_ns(folder) for folder in Path("/proc").glob("[0-9]*")]
+    known = [found for found in nanoseconds if found is not None]
+    return sum(known) / 1e9 if known else None
+
+
+def _kernel_thread_ns(folder: Path) -> int | None:
+    try:
+        flags = int((folder / "stat").read_text().rpartition(")")[2].split()[6])
+        return int((folder / "schedstat").read_text().split()[0]) if flags & _KERNEL_THREAD else None
+    except (OSError, ValueError, IndexError):  # gone meanwhile, or another kind of system
+        return None
 
 
 def cpu_seconds() -> float:

@@ -110,10 +110,14 @@ class Batch:
         self._let_go()
 
     def _good(self) -> list[Job]:
+        good = []
         for job in self.jobs:
-            job.build()
-            job.load()
-        return [job for job in self.jobs if job.line is not None]
+            if job.line is None:
+                job.build()
+                job.load()
+            if job.line is not None:
+                good.append(job)
+        return good
 
     def _let_go(self) -> None:
         for job in self.jobs:
@@ -147,9 +151,11 @@ class Batch:
 
 def _wanted(jobs: list[Job], ledger: OpenCallLedger) -> bytes:
     """The lines, but for calls of an attempt that was cleared while they were served. Asked under the file's lock."""
+    if len(jobs) == 1 and jobs[0].line is not None and not ledger.has_void_calls():
+        return jobs[0].line
     lines: list[bytes] = []
     for job in jobs:
         job.void = ledger.is_void(job.slot, job.exchange.model_call_id)
         if not job.void and job.line is not None:
             lines.append(job.line)
-    return lines[0] if len(lines) == 1 else b"".join(lines)
+    return b"".join(lines)

@@ -36,9 +36,11 @@ def object_bytes(body: bytes, notes: list[str], *, name: str) -> bytes | None:
         _validate(body)
     except (msgspec.DecodeError, RecursionError):
         return _object_bytes_slowly(body, notes, name)
-    if not _is_utf8(body):
+    if not (body.isascii() or _is_utf8(body)):
         return None
-    return _one_line(body) if (body[:64].lstrip() or body.lstrip())[:1] == b"{" else None
+    if not body.startswith(b"{") and (body[:64].lstrip() or body.lstrip())[:1] != b"{":
+        return None
+    return _one_line(body) if b"\n" in body or b"\r" in body else body
 
 
 def text_of(body: bytes) -> str:
@@ -74,10 +76,10 @@ class KeptBytes:
 
     def add(self, chunk: bytes) -> None:
         """Take the next bytes."""
-        self.size += len(chunk)
+        size = self.size = self.size + len(chunk)
         if self._tail is None:
             self._chunks.append(chunk)
-            if self.size > self._limit:
+            if size > self._limit:
                 self._cut()
             return
         self._hash.update(chunk)
@@ -92,9 +94,10 @@ class KeptBytes:
         """Return all bytes, or None when some in the middle were let go."""
         if self._tail is not None:
             return None
-        if len(self._chunks) > 1:
-            self._chunks = [b"".join(self._chunks)]
-        return self._chunks[0] if self._chunks else b""
+        chunks = self._chunks
+        if len(chunks) > 1:
+            chunks = self._chunks = [b"".join(chunks)]
+        return chunks[0] if chunks else b""
 
     def text(self) -> str:
         """Return the text, saying how much of the middle is missing."""

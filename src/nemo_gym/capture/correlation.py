@@ -45,6 +45,11 @@ class RolloutPath:
     raw_rest: bytes
 
     @cached_property
+    def path(self) -> str:
+        """`rest` without a slash at its end."""
+        return self.rest[:-1] if self.rest.endswith("/") else self.rest
+
+    @cached_property
     def problem(self) -> str | None:
         """Why the ids cannot be used, or None."""
         if self.invocation_id is not None and not 0 < len(self.invocation_id) <= identity.MAX_ROLLOUT_ID_LENGTH:

@@ -87,8 +87,9 @@ class Exchange:
     @property
     def held_bytes(self) -> int:
         """About how much memory the bodies take."""
-        size = self.request.held + self.response.held
-        return size if self.accumulator is None else size + self.response.size
+        request, response = self.request, self.response
+        size = request.held + response.held
+        return size if self.accumulator is None else size + response.size
 
     def line(self) -> bytes:
         """Return the newline-terminated line, and let the bodies go. To be called once, after the call has ended."""
@@ -133,15 +134,10 @@ class Exchange:
             line["invocation_id"] = self.invocation_id
         if self.kept_headers:
             line["request_headers"] = self.kept_headers
-        for name, raw, body in (
-            ("request", request_raw, self.request),
-            ("response", response_raw, self.response),
-        ):
-            if raw is not None:
-                line[f"{name}_raw"] = raw
-                truncation = body.truncation()
-                if truncation is not None:
-                    line[f"{name}_truncated"] = truncation
+        if request_raw is not None:
+            _add_raw(line, "request", request_raw, self.request)
+        if response_raw is not None:
+            _add_raw(line, "response", response_raw, self.response)
         if self.accumulator is not None:
             line["latency_first_content_ms"] = Raw(_milliseconds(self.first_content).encode())
             line["terminal"] = self.accumulator.terminal
@@ -238,6 +234,13 @@ def _return_memory() -> None:
     """Give freed memory back to the system: the pieces of a large body leave holes between what is still in use."""
     if _trim is not None:
         _trim(0)
+
+
+def _add_raw(line: JsonObject, name: str, raw: str, body: bodies.KeptBytes) -> None:
+    line[f"{name}_raw"] = raw
+    truncation = body.truncation()
+    if truncation is not None:
+        line[f"{name}_truncated"] = truncation
 
 
 def body_of_exception(error: BaseException | None) -> str | None:

@@ -18,6 +18,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF})
 _OPEN_EXISTING = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _OPEN_APPEND = _OPEN_EXISTING | os.O_CREAT
+_TRY_LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 FILE_MODE = 0o600
 
 
@@ -100,7 +101,7 @@ class OpenFiles:
             fd, known_end = os.open(path, _OPEN_EXISTING), -1
         end = -1
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, _TRY_LOCK)
             status = os.fstat(fd)
             size = status.st_size
             if not status.st_nlink or not size:

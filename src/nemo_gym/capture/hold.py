@@ -3,9 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from nemo_gym.capture.batch import Waiter
 from nemo_gym.capture.correlation import Message, Send
+
+
+class HoldClock:
+    """The deadlines of all holds of one event loop, `deadline_s` seconds each.
+
+    Nearly every hold ends long before its deadline, so they share a timer instead of starting and stopping one each.
+    """
+
+    __slots__ = ("_deadline_s", "_holds", "_timer", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
+        self.loop, self._deadline_s = loop, deadline_s
+        self._holds: deque[tuple[float, TerminalHold]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, hold: TerminalHold) -> None:
+        """Have `hold` expire unless it is settled before its deadline."""
+        holds = self._holds
+        while holds and holds[0][1].settled:
+            holds.popleft()
+        holds.append((self.loop.time() + self._deadline_s, hold))
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._deadline_s, self._ring)
+
+    @property
+    def waiting(self) -> int:
+        """How many holds it keeps."""
+        return len(self._holds)
+
+    def _ring(self) -> None:
+        holds, now = self._holds, self.loop.time()
+        while holds and (holds[0][1].settled or holds[0][0] <= now):
+            holds.popleft()[1].expire()
+        self._timer = self.loop.call_at(holds[0][0], self._ring) if holds else None
 
 
 class TerminalHold:
@@ -15,16 +50,21 @@ class TerminalHold:
     is still running.
     """
 
-    __slots__ = ("_deadline_s", "_durable", "_flushing", "_loop", "_messages", "_send", "_timer", "recording")
+    __slots__ = ("_clock", "_durable", "_flushing", "_messages", "_send", "recording", "settled")
 
-    def __init__(self, send: Send, deadline_s: float) -> None:
-        self._send, self._deadline_s = send, deadline_s
+    def __init__(self, send: Send, clock: HoldClock) -> None:
+        self._send, self._clock = send, clock
         self._messages: list[Message] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._durable: asyncio.Future[bool | None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self.recording = False
+        self.settled = False
+        """Whether nothing is waited for any more."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it belongs to."""
+        return self._clock.loop
 
     @property
     def pending(self) -> bool:
@@ -40,16 +80,20 @@ class TerminalHold:
         self.expect()
         self._messages.append(message)
 
+    async def put_first(self, *messages: Message) -> None:
+        """Hold the first messages of a call."""
+        self.expect()
+        self._messages += messages
+
     def expect(self) -> None:
         """Have the record waited for, also when nothing is held yet: the answer may be made further out."""
         if self._durable is None:
-            self._loop = asyncio.get_running_loop()
-            self._durable = self._loop.create_future()
-            self._timer = self._loop.call_later(self._deadline_s, self._expire)
+            self._durable = self._clock.loop.create_future()
+            self._clock.add(self)
 
     def waiter(self) -> Waiter | None:
         """Return what the writer calls when the record is durable, or None when nothing waits for it."""
-        return None if self._loop is None else (self._loop, self.settle)
+        return None if self._durable is None else (self._clock.loop, self.settle)
 
     async def release(self) -> bool:
         """Wait until the record is durable or the deadline has passed, then send; returns False on the deadline.
@@ -61,27 +105,29 @@ class TerminalHold:
         if self._flushing is not None:
             await self._flushing
         else:
-            await self._flush()
+            messages, self._messages = self._messages, []
+            for message in messages:
+                await self._send(message)
         return outcome is not None
 
     def abandon(self) -> None:
         """Stop waiting: the request was cancelled, so nobody reads what is held."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.settled = True
 
     def settle(self, durable: bool) -> None:
         """Say what became of the record; the first word counts."""
+        self.settled = True
         if self._durable is not None and not self._durable.done():
             self._durable.set_result(durable)
-            if self._timer is not None:
-                self._timer.cancel()
 
-    def _expire(self) -> None:
-        if self._durable is None or self._durable.done() or self._loop is None:
+    def expire(self) -> None:
+        """Let go of what is held, unless the hold was settled or abandoned."""
+        if self.settled or self._durable is None or self._durable.done():
             return
+        self.settled = True
         self._durable.set_result(None)
         if not self.recording:  # the application still runs: it will not come to `release` for a while
-            self._flushing = self._loop.create_task(self._flush())
+            self._flushing = self._clock.loop.create_task(self._flush())
 
     async def _flush(self) -> None:
         messages, self._messages = self._messages, []

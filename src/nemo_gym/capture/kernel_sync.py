@@ -20,6 +20,8 @@ MAX_IN_FLIGHT = 128
 _FDSYNC = 3
 _HAS_EVENTFD = 1
 _IOCB = struct.Struct("=QIIHhIQQqQII")
+_IOCB_HEAD = struct.Struct("=QIIHhI")
+"""What differs from one sync to the next: its number and the file descriptor."""
 _EVENT = struct.Struct("=QQqq")
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """System call numbers of io_setup, io_destroy, io_getevents and io_submit, which the C library does not wrap."""
@@ -40,6 +42,9 @@ class KernelSync:
         pointers = [start + index * _IOCB.size for index in range(MAX_IN_FLIGHT)]
         self._pointers = (ctypes.c_uint64 * MAX_IN_FLIGHT)(*pointers)
         self._submitted, self._reported = ctypes.addressof(self._pointers), ctypes.addressof(self._events)
+        for at in range(0, len(self._control), _IOCB.size):
+            _IOCB.pack_into(self._control, at, 0, 0, 0, _FDSYNC, 0, 0, 0, 0, 0, 0, _HAS_EVENTFD, eventfd)
+        self._no_time = (ctypes.c_int64 * 2)(0, 0)
         self._in_flight = 0
         weakref.finalize(self, _close, self._syscall, destroy, context, eventfd, os.getpid())
 
@@ -63,8 +68,7 @@ class KernelSync:
             count = min(len(syncs), MAX_IN_FLIGHT - self._in_flight)
             for index in range(count):
                 fd, number = syncs[index]
-                at = index * _IOCB.size
-                _IOCB.pack_into(self._control, at, number, 0, 0, _FDSYNC, 0, fd, 0, 0, 0, 0, _HAS_EVENTFD, self.eventfd)
+                _IOCB_HEAD.pack_into(self._control, index * _IOCB.size, number, 0, 0, _FDSYNC, 0, fd)
             if not count:
                 return 0
             started = max(int(self._syscall(self._submit_number, self._context, count, self._submitted, 0, 0)), 0)
@@ -78,7 +82,7 @@ class KernelSync:
         except BlockingIOError:
             if not wait_s:
                 return []
-        timeout = (ctypes.c_int64 * 2)(int(wait_s), int(wait_s % 1 * 1e9))
+        timeout = (ctypes.c_int64 * 2)(int(wait_s), int(wait_s % 1 * 1e9)) if wait_s else self._no_time
         least = 1 if wait_s else 0
         with self._lock:
             if not self._in_flight:

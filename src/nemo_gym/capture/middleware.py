@@ -30,7 +30,7 @@ from nemo_gym.capture.correlation import (
 )
 from nemo_gym.capture.exchange import KEPT_REQUEST_HEADERS, Exchange
 from nemo_gym.capture.execution import FACTS_SCOPE_KEY, current_facts
-from nemo_gym.capture.hold import TerminalHold
+from nemo_gym.capture.hold import HoldClock, TerminalHold
 from nemo_gym.capture.observer import CallObserver
 from nemo_gym.capture.settings import ModelCallCaptureConfig, make_capture_store
 from nemo_gym.capture.store import CaptureStore
@@ -48,6 +48,7 @@ MODEL_CALL_ID_SCOPE_KEY = "ng_model_call_id"
 
 _ID_HEADER = keys.MODEL_CALL_ID_HEADER.encode()
 _SESSION_HEADER = keys.SESSION_ID_HEADER.encode()
+_READ_HEADERS = KEPT_REQUEST_HEADERS | {_SESSION_HEADER, b"content-encoding"}
 
 
 class CaptureMiddleware:
@@ -69,6 +70,7 @@ class CaptureMiddleware:
         self.writer = writer if writer is not None or store is None else CaptureWriter(store)
         self._model_ref = encode(None if model_ref is None else dict(model_ref))
         self._hold_deadline_s = hold_deadline_s
+        self._clock: HoldClock | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI scope."""
@@ -84,9 +86,8 @@ class CaptureMiddleware:
         await self.app(scope, receive, send)
 
     def _prefixed(self, scope: Scope, receive: Receive, send: Send, route: RolloutPath) -> Awaitable[None]:
-        path = route.rest[:-1] if route.rest.endswith("/") else route.rest
+        path, problem = route.path, route.problem
         dialect = MODEL_CALL_PATHS.get(path) if scope["method"] == "POST" else None
-        problem = route.problem
         if dialect is None:
             known = route if problem is None else None
             return self._inside(known, stripped_scope(scope, route), receive, send)
@@ -114,7 +115,7 @@ class CaptureMiddleware:
         scope[FACTS_SCOPE_KEY] = exchange.facts
         facts = current_facts.set(exchange.facts)
         rollout = current_rollout.set((exchange.rollout_id, exchange.invocation_id))
-        hold = TerminalHold(send, self._hold_deadline_s)
+        hold = TerminalHold(send, self._clock_of_this_loop())
         observer = CallObserver(exchange, receive, send, hold, _ID_HEADER)
         writer.counters.calls += 1
         exchange.started_at = time.time()
@@ -139,11 +140,20 @@ class CaptureMiddleware:
                 hold.settle(False)
             if exchange.app_error is not None and not isinstance(exchange.app_error, Exception):
                 hold.abandon()
-            elif hold.pending and not await hold.release():
-                writer.counters.late += 1
-                writer.mark_incomplete(
-                    exchange.rollout_id, exchange.model_call_id, "not durable before the hold deadline"
-                )
+            else:
+                if observer.is_opening:
+                    await observer.open()
+                if hold.pending and not await hold.release():
+                    writer.counters.late += 1
+                    writer.mark_incomplete(
+                        exchange.rollout_id, exchange.model_call_id, "not durable before the hold deadline"
+                    )
+
+    def _clock_of_this_loop(self) -> HoldClock:
+        loop, clock = asyncio.get_running_loop(), self._clock
+        if clock is None or clock.loop is not loop:
+            clock = self._clock = HoldClock(loop, self._hold_deadline_s)
+        return clock
 
     async def _refuse(self, send: Send, dialect: Dialect, model_call_id: str, problem: str) -> None:
         """Answer 400 in the dialect's own shape: a call that cannot be recorded must not look like one that was."""
@@ -230,11 +240,13 @@ def _headed(message: Message, model_call_id: str) -> Message:
 def _keep_headers(exchange: Exchange, headers: Any) -> None:
     sessions: list[bytes] = []
     for name, value in headers:
+        if name not in _READ_HEADERS:
+            continue
         if name == _SESSION_HEADER:
             sessions.append(value.strip())
         elif name == b"content-encoding":
             exchange.request_encoding = value.decode("latin-1")
-        elif name in KEPT_REQUEST_HEADERS:
+        else:
             exchange.kept_headers[name.decode()] = value.decode("latin-1")
     if sessions:
         declared = set(sessions) - {b""}

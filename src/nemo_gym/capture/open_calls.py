@@ -105,10 +105,14 @@ class OpenCallLedger:
         """Return whether the rollout was cleared after this call began."""
         if slot is None or slot[0] != self._openings:
             return False
+        return self.has_void_calls() and model_call_id.encode() in self._void
+
+    def has_void_calls(self) -> bool:
+        """Return whether any rollout was cleared while a call of this process was served."""
         sign = _FREE if self._header is None else self._header[_VOID_OFFSET:_VOID_END]
         if sign != self._sign:
             self._look_for_void_calls(sign)
-        return bool(self._void) and model_call_id.encode() in self._void
+        return bool(self._void)
 
     def close(self) -> None:
         """Remove this process's file when nothing is outstanding in it."""

@@ -55,16 +55,21 @@ class CaptureCounters:
         self.calls = self.written = self.failed = self.late = self.refused = self.void = self.queued = 0
         self.last_error: str | None = None
 
-    def count(self, job: Job) -> None:
-        """Take a finished job from the queue into the counts."""
-        self.queued -= 1
-        if job.error is not None:
-            self.failed += 1
-            self.last_error = f"{type(job.error).__name__}: {job.error}"
-        elif job.void:
-            self.void += 1
-        else:
-            self.written += 1
+    def count(self, jobs: list[Job]) -> int:
+        """Take finished jobs from the queue into the counts; returns how many bytes they took there."""
+        size = good = 0
+        for job in jobs:
+            size += job.size
+            if job.error is not None:
+                self.failed += 1
+                self.last_error = f"{type(job.error).__name__}: {job.error}"
+            elif job.void:
+                self.void += 1
+            else:
+                good += 1
+        self.queued -= len(jobs)
+        self.written += good
+        return size
 
     def as_dict(self) -> dict[str, int | str | None]:
         """Return the counters: calls, written, queued, failed, late, refused, void, last_error."""
@@ -102,6 +107,7 @@ class CaptureWriter:
         self._syncing: dict[int, Batch] = {}
         self._numbers = 0
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+        self._last_loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, exchange: Exchange, slot: Slot | None, waiter: Waiter | None = None) -> bool:
         """Queue a finished exchange; returns False when there was room for it neither in memory nor on disk."""
@@ -228,23 +234,28 @@ class CaptureWriter:
         self, written: list[tuple[Batch, int | None]], loop: asyncio.AbstractEventLoop
     ) -> list[CaptureFile]:
         """Have batches synced; returns the files of those that need none and have more."""
-        wanted = []
+        wanted, empty = [], []
+        number = self._numbers
         for batch, fd in written:
-            if fd is not None:
-                self._numbers += 1
-                wanted.append((fd, self._numbers))
-                self._syncing[self._numbers] = batch
+            if fd is None:
+                empty.append(batch)
+                continue
+            number += 1
+            wanted.append((fd, number))
+            self._syncing[number] = batch
+        self._numbers = number
         started = 0
         if self._kernel is not None and wanted:
-            if loop not in self._loops:
+            if loop is not self._last_loop and loop not in self._loops:
                 loop.add_reader(self._kernel.eventfd, self._reap)
                 self._loops.add(loop)
+            self._last_loop = loop
             started = self._kernel.start(wanted)
         for fd, number in wanted[started:]:
             batch = self._syncing.pop(number)
             batch.written = files.Written(os.dup(fd), batch.file.path, born=False)
             self._threads.run(partial(self._synced, batch))
-        return self._finish([batch for batch, fd in written if fd is None])
+        return self._finish(empty) if empty else []
 
     def _reap(self, wait_s: float = 0.0) -> None:
         """Finish the batches whose syncs have ended."""
@@ -287,10 +298,14 @@ class CaptureWriter:
         told: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[bool], None], bool]]] = {}
         for batch in batches:
             for job in batch.jobs:
-                self._finish_job(batch, job)
+                error = job.error
+                if error is None and not job.void:
+                    self.ledger.recycle(job.slot)
+                else:
+                    self._not_written(batch, job)
                 if job.waiter is not None:
                     loop, callback = job.waiter
-                    told.setdefault(loop, []).append((callback, job.error is None))
+                    told.setdefault(loop, []).append((callback, error is None))
             if batch.markers:
                 self._markers.write(batch.file.rollout_id, batch.markers)
             elif batch.jobs and self._markers.owes:
@@ -298,9 +313,7 @@ class CaptureWriter:
         more = []
         with self._lock:
             for batch in batches:
-                for job in batch.jobs:
-                    self.counters.count(job)
-                    self._queued_bytes -= job.size
+                self._queued_bytes -= self.counters.count(batch.jobs)
                 if batch.file.jobs or batch.file.markers:
                     more.append(batch.file)
                 else:
@@ -318,10 +331,7 @@ class CaptureWriter:
                 continue
         return more
 
-    def _finish_job(self, batch: Batch, job: Job) -> None:
-        if job.error is None and not job.void:
-            self.ledger.recycle(job.slot)
-            return
+    def _not_written(self, batch: Batch, job: Job) -> None:
         if job.error is not None:
             call_id = job.exchange.model_call_id
             _LOG.warning(

@@ -14,8 +14,9 @@ import orjson
 
 from nemo_gym.dialects.decoding import ContentDecoder, content_decoder
 from nemo_gym.dialects.errors import UPSTREAM_ERROR, error_category_for_error
-from nemo_gym.dialects.merge import Assembly, repair_surrogates
+from nemo_gym.dialects.merge import Assembly, pieces_of, repair_surrogates
 from nemo_gym.dialects.names import Dialect
+from nemo_gym.dialects.repeats import LONGEST_TEXT, Repeat
 from nemo_gym.dialects.sse import SENTINEL, SseEvent, SseParser
 from nemo_gym.dialects.tool_calls import has_unparsable_arguments
 from nemo_gym.records.codec import JsonObject, JsonValue
@@ -24,6 +25,9 @@ Terminal: TypeAlias = Literal["complete", "clean_eof", "incomplete", "error"]
 
 EVENT_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What code may raise on a shape nobody thought of; memory and interpreter errors are not among them."""
+
+_TRIES = 8
+"""How many events in a row are looked at for a repeat that never comes, before a stream is left alone."""
 
 IDLE_KINDS = frozenset({"ping", "keepalive", "keep-alive", "heartbeat"})
 
@@ -60,6 +64,9 @@ class StreamAccumulator:
         self._cut = False
         self._strings_need_repair = False
         self._response: JsonObject | None = None
+        self._plain_delta: tuple[str, list[str] | JsonObject, str] | None = None  # of the event just taken
+        self._repeat: Repeat | None = None
+        self._tries = _TRIES
         self._note_decoder()
 
     # What a caller uses
@@ -67,12 +74,23 @@ class StreamAccumulator:
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body as they were sent."""
         self.terminal_offset = None
+        repeat = self._repeat
+        if repeat is not None and type(chunk) is bytes and repeat.take(chunk):
+            return
         if self._finished:
             return
         if self._decoder is not None:
             self._feed_encoded(self._decoder, bytes(chunk))
             return
-        for event in self._parser.feed(chunk if type(chunk) is bytes else bytes(chunk)):
+        chunk = chunk if type(chunk) is bytes else bytes(chunk)
+        parser = self._parser
+        alone = parser.between_events
+        events = parser.feed(chunk)
+        if alone and len(events) == 1 and self._tries and parser.between_events:
+            self._take_alone(events[0], chunk)
+            return
+        self._forget_repeat()
+        for event in events:
             self._take(event)
             if self._ended_here:
                 self._ended_here = False
@@ -88,6 +106,7 @@ class StreamAccumulator:
         if self._finished:
             return
         self._cut = True
+        self._repeat = None
         for event in self._parser.finish():
             self._take(event)
         self._ended_here = False
@@ -157,6 +176,10 @@ class StreamAccumulator:
             self.stream_error = error
         self._end("error", category)
 
+    def _added_plainly(self, text: str, target: list[str] | JsonObject, key: str = "") -> None:
+        """Say that all an event does, each time it comes, is to append `text` to a list or to a dict's string."""
+        self._plain_delta = text, target, key
+
     def _note(self, problem: str) -> None:
         self._problem_counts[problem] = self._problem_counts.get(problem, 0) + 1
 
@@ -166,6 +189,30 @@ class StreamAccumulator:
             self._note("unknown_event")
 
     # Events
+
+    def _take_alone(self, event: SseEvent, chunk: bytes) -> None:
+        """Take an event that is all of a chunk, and see whether it is one that the next ones may repeat."""
+        self._forget_repeat()
+        problems = sum(self._problem_counts.values()) if self._problem_counts else 0
+        self._take(event)
+        if self._ended_here:
+            self._ended_here = False
+            self.terminal_offset = event.start
+            return
+        if self._plain_delta is None or (self._problem_counts and problems != sum(self._problem_counts.values())):
+            return
+        text, target, key = self._plain_delta
+        texts = target if isinstance(target, list) else pieces_of(target, key)
+        if texts is not None and len(text) < LONGEST_TEXT:
+            self._tries -= 1
+            self._repeat = Repeat.of(chunk, text, texts)
+
+    def _forget_repeat(self) -> None:
+        self._plain_delta = None
+        if self._repeat is not None:
+            if self._repeat.taken:
+                self._tries = _TRIES
+            self._repeat = None
 
     def _feed_encoded(self, decoder: ContentDecoder, chunk: bytes) -> None:
         for piece in decoder.feed(chunk):
@@ -249,6 +296,7 @@ class StreamAccumulator:
         return value
 
     def _assemble(self) -> JsonObject | None:
+        self._repeat = None  # its list of texts is about to be joined
         try:
             self._assembly.settle()
             response = self._build()

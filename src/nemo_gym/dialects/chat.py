@@ -13,6 +13,8 @@ from nemo_gym.records.codec import JsonObject, JsonValue
 
 _NOT_KEPT = frozenset({"object", "obfuscation", "error"})
 _TEXT_KEYS = frozenset({"reasoning_content", "reasoning", "refusal"})
+_PLAIN_KEYS = frozenset({"content", *_TEXT_KEYS})
+_PLACE_KEYS = frozenset({"delta", "index"})
 _JOINED_DETAIL_KEYS = frozenset({"text", "summary", "data"})
 
 
@@ -79,15 +81,30 @@ class ChatAccumulator(StreamAccumulator):
                 choice = self._choices[index] = _Choice(index, self._assembly)
             if choice.add_plain_text(delta):  # most of a stream
                 self.first_content_seen = True
+                if len(choices) == 1:
+                    self._added_plainly(delta["delta"]["content"], choice.texts)
                 continue
             content, problems = choice.add(delta)
             if content:
                 self.first_content_seen = True
+                if len(choices) == 1 and not problems:
+                    self._look_for_plain_delta(choice, delta)
             for problem in problems:
                 self._note(problem)
             if choice.finish_reason == "error" and self.terminal != "error":
                 error = delta.get("error")
                 self._fail(error if isinstance(error, dict) else None)
+
+    def _look_for_plain_delta(self, choice: _Choice, delta: JsonObject) -> None:
+        """Find the deltas that are one text beside nulls and a role: reasoning, and content of wordier servers."""
+        found = delta.get("delta")
+        if type(found) is not dict or choice.is_special:
+            return
+        if any(value is not None for key, value in delta.items() if key not in _PLACE_KEYS):
+            return
+        keys = [key for key, value in found.items() if value is not None and key != "role"]
+        if len(keys) == 1 and keys[0] in _PLAIN_KEYS and type(found[keys[0]]) is str:
+            self._added_plainly(found[keys[0]], choice.texts if keys[0] == "content" else choice.message, keys[0])
 
     def _on_done(self) -> None:
         if self.terminal != "error":
@@ -118,12 +135,12 @@ class _Choice:
         "_index",
         "_parts",
         "_role",
-        "_texts",
         "_whole",
         "calls",
         "extras",
         "finish_reason",
         "message",
+        "texts",
     )
 
     def __init__(self, index: int, assembly: Assembly) -> None:
@@ -137,10 +154,15 @@ class _Choice:
         self.message: JsonObject = {}
         self.calls = ToolCalls()
         self._role = "assistant"
-        self._texts: list[str] = []
+        self.texts: list[str] = []
         self._parts: list[JsonValue] | None = None
         self._details: dict[tuple[str, str], JsonObject] = {}
         self._whole: JsonObject | None = None
+
+    @property
+    def is_special(self) -> bool:
+        """Whether the content is a list of parts, or the message came whole."""
+        return self._parts is not None or self._whole is not None
 
     def add_plain_text(self, choice: JsonObject) -> bool:
         """Take a streamed choice that is a piece of text and nothing else; returns whether it was one."""
@@ -153,7 +175,7 @@ class _Choice:
         for key, value in choice.items():
             if value is not None and key != "delta" and key != "index":  # noqa: PLR1714 - a set costs more here
                 return False
-        self._texts.append(text)
+        self.texts.append(text)
         return True
 
     def add(self, choice: JsonObject) -> tuple[bool, list[str]]:
@@ -214,15 +236,15 @@ class _Choice:
             if not value:
                 return
             if self._parts is None:
-                self._texts.append(value)
+                self.texts.append(value)
             else:
                 merge_parts(self._parts, [{"type": "text", "text": value}], self._assembly)
         else:
             if self._parts is None:
                 self._parts = []
-                if self._texts:
-                    self._parts.append({"type": "text", "text": "".join(self._texts)})
-                    self._texts = []
+                if self.texts:
+                    self._parts.append({"type": "text", "text": "".join(self.texts)})
+                    self.texts = []
             merge_parts(self._parts, value if isinstance(value, list) else [value], self._assembly)
 
     def _add_rare(self, key: str, value: JsonValue) -> None:
@@ -269,8 +291,8 @@ class _Choice:
     def _message(self) -> JsonObject:
         if self._whole is not None:
             return self._whole
-        self._texts = ["".join(self._texts)] if self._texts else []
-        content: JsonValue = self._texts[0] if self._texts else None
+        self.texts = ["".join(self.texts)] if self.texts else []
+        content: JsonValue = self.texts[0] if self.texts else None
         if self._parts is not None:
             content = self._parts
         message = {"role": self._role, "content": content, **self.message}

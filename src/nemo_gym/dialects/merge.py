@@ -42,6 +42,12 @@ class Rope:
         return "".join(self.pieces)
 
 
+def pieces_of(target: JsonObject, key: str) -> list[str] | None:
+    """Return the pieces of the string that grows at `target[key]`; None when none does."""
+    rope = target.get(key)
+    return rope.pieces if type(rope) is Rope else None
+
+
 class Base64Rope(Rope):
     """Pieces that are base64 each on their own, padding included; what is joined is what they decode to."""
 

@@ -130,6 +130,7 @@ class MessagesAccumulator(StreamAccumulator):
                 if text:
                     self.first_content_seen = True
                     self._assembly.append(block.data, text_key, text)
+                    self._added_plainly(text, block.data, text_key)
                 else:
                     block.data.setdefault(text_key, "")
         elif kind == "input_json_delta":
@@ -146,6 +147,7 @@ class MessagesAccumulator(StreamAccumulator):
             if piece:
                 self.first_content_seen = True
                 block.json_pieces.append(piece)
+                self._added_plainly(piece, block.json_pieces)
         elif isinstance(piece, dict):
             self._assembly.merge(block.data, {"input": piece})
 

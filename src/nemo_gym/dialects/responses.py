@@ -199,6 +199,8 @@ class ResponsesAccumulator(StreamAccumulator):
             whole = codec.encode(whole).decode()
         if set_or_append(self._assembly, data, key, delta=delta if action == "delta" else None, whole=whole):
             self.first_content_seen = True
+            if action == "delta":
+                self._added_plainly(str(delta), data, key)
         if action == "done" and isinstance(event.get("name"), str) and event["name"]:
             data["name"] = event["name"]
 
@@ -224,6 +226,7 @@ class ResponsesAccumulator(StreamAccumulator):
         self._part_text(part, "text", action, event)
         logprobs = event.get("logprobs")
         if isinstance(logprobs, list) and logprobs:
+            self._plain_delta = None
             known = part.get("logprobs")
             if action == "delta" and isinstance(known, list):
                 known.extend(logprobs)
@@ -267,6 +270,8 @@ class ResponsesAccumulator(StreamAccumulator):
         whole = event.get(key) if action == "done" else None
         if set_or_append(self._assembly, part, key, delta=delta, whole=whole if isinstance(whole, str) else None):
             self.first_content_seen = True
+            if action == "delta":
+                self._added_plainly(str(delta), part, key)
 
     # The rest
 

@@ -78,6 +78,11 @@ class SseParser:
         self.open_block_offset: int | None = None
         """Where the block that is still open begins in the chunk just fed; None when no block is open."""
 
+    @property
+    def between_events(self) -> bool:
+        """Whether nothing of an event, and no part of a line end or byte order mark, is waited for."""
+        return not (self._block_open or self._bom or self._skip_lf)
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes."""
         if chunk[-2:] == b"\n\n" and not (self._block_open or self._bom or self._skip_lf):
