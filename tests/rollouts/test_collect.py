@@ -25,7 +25,9 @@ from nemo_gym.errors import (
 from nemo_gym.records.manifest import decode_manifest
 from nemo_gym.rollouts.collect import collect_run
 from nemo_gym.rollouts.prepare import input_rows
+from nemo_gym.rollouts.record import reward_of
 from nemo_gym.rollouts.rollout_collection import RolloutCollectionHelper, get_max_rollout_attempts
+from nemo_gym.rollouts.run_progress import read_progress
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store import RunFiles, shard_files
 
@@ -365,6 +367,106 @@ async def test_an_interrupt_while_rows_are_prepared_leaves_the_earlier_run_alone
     assert servers.received == []
     assert before == {path: path.read_bytes() for path in collect.files.derived() if path.exists()}
     assert not list(collect.files.folder.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("ending", ["finished", "interrupted", "a bad row"])
+async def test_a_run_says_that_it_is_being_prepared_and_how_many_rows_it_has_read(
+    servers, collect, input_file, monkeypatch, ending
+):
+    reached, go = threading.Event(), threading.Event()
+    row = {"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}
+    input_file.write_text("".join(json.dumps({**row, "q": n}) + "\n" for n in range(2500)))
+    if ending == "a bad row":
+        with input_file.open("a") as file:
+            file.write("oops\n")
+
+    def slow_rows(path, limit):
+        for number, found in enumerate(input_rows(path, limit)):
+            if number == 2100:
+                reached.set()
+                assert go.wait(20)
+            yield found
+
+    monkeypatch.setattr("nemo_gym.rollouts.run_setup.input_rows", slow_rows)
+    monkeypatch.setattr("nemo_gym.rollouts.batch_status.SAVE_INTERVAL_S", 0.0)
+    running = asyncio.ensure_future(collect())
+    await asyncio.to_thread(reached.wait, 20)
+    [progress] = read_progress(collect.files.rollouts)
+    assert (progress.status.state, progress.stale) == ("preparing", False)
+    assert progress.status.counts.expected == progress.status.counts.pending == 2000
+    if ending == "interrupted":
+        running.cancel()
+    go.set()
+    if ending == "finished":
+        summary = await running
+        assert saved_status(collect)["run_id"] == summary.status.run_id == progress.status.run_id
+        assert summary.status.counts.succeeded == 2500
+        return
+    with pytest.raises(asyncio.CancelledError if ending == "interrupted" else DataError):
+        await running
+    assert [path.name for path in collect.files.folder.iterdir()] == [".rollouts.lock"], "as if it had never begun"
+
+
+async def test_a_resumed_run_is_being_prepared_while_it_counts_what_is_there(servers, collect, monkeypatch):
+    await collect()
+    states = []
+
+    def seen(record):
+        states.append(saved_status(collect)["state"])
+        return reward_of(record)
+
+    monkeypatch.setattr("nemo_gym.rollouts.collect.reward_of", seen)
+    await collect(resume_from_cache=True)
+    assert states == ["preparing"] * 3
+
+
+def saved_status(collect):
+    return json.loads(collect.files.status.read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"_ng_task_index": "7"}, r"rows 1 have a `_ng_task_index` that is no whole number from 0"),
+        ({"_ng_task_index": -1}, r"rows 1 have a `_ng_task_index`"),
+        ({"_ng_task_index": 1.0}, r"rows 1 have a `_ng_task_index`"),
+        ({"_ng_task_index": True}, r"rows 1 have a `_ng_task_index`"),
+        ({"agent_ref": "agent_a"}, r"rows 1 have neither `agent_ref`.*\"agent_ref\": \{\"name\""),
+        ({"agent_ref": {"name": 5}}, "rows 1 have neither `agent_ref`"),
+        ({"_ng_environment_server": "env_x"}, "no environment server `env_x`"),
+        ({"_ng_environment_server": "env_a"}, "no environment server `env_a`"),
+        ({"responses_create_params": "x"}, "rows 1 have no input"),
+        ({"_ng_rollout_id": 5}, "row 1: a rollout id is a string"),
+    ],
+)
+async def test_a_row_of_the_wrong_shape_is_named_and_nothing_is_sent(servers, collect, input_file, change, message):
+    lines = input_file.read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), **change})
+    input_file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=message):
+        await collect()
+    assert servers.received == []
+    assert [path.name for path in collect.files.folder.iterdir()] == [".rollouts.lock"]
+
+
+@pytest.mark.parametrize("anyway", [None, "collector", "servers", "environment"])
+async def test_an_agent_that_the_environment_is_not_declared_for_gets_no_rows(servers, collect, monkeypatch, anyway):
+    """The servers may run a configuration that nobody checked: a row is looked at before it is sent."""
+    block = {"host": "127.0.0.1", "port": 1, "domain": "other", "allowed_agents": ["other_agent"]}
+    servers.extra_config = {"env_a": {"resources_servers": {"env_impl": block}}}
+    own = {"allow_unsupported_pairing": True} if anyway == "collector" else {}
+    if anyway == "servers":
+        servers.extra_config["allow_unsupported_pairing"] = True
+    if anyway == "environment":
+        monkeypatch.setenv("NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING", "1")
+    if anyway is not None:
+        assert (await collect(own=own)).status.counts.succeeded == 3
+        return
+    with pytest.raises(ConfigError, match=r"`env_a` is not declared to work with agent `simple_agent`.*`other_agent`"):
+        await collect()
+    assert servers.received == []
+    block["allowed_agents"].append("simple_agent")
+    assert (await collect()).status.counts.succeeded == 3
 
 
 SCRIPT = """

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from nemo_gym.cli import main
 from nemo_gym.records.status import RunStatus, encode_status
 from nemo_gym.rollouts import RolloutCollectionHelper
+from nemo_gym.rollouts.run_progress import STALE_AFTER_S, read_progress
 from nemo_gym.store import RunFiles
 
 
@@ -88,6 +90,8 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "in.jsonl", "-o", "in.jsonl/r.jsonl"], 2, "cannot be used"),
         (["-i", "in.jsonl", "-o", "x" * 300], 2, "too long"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--health-check-ignore", "no_such_check"], 2, "no health check"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "+capture_quiescence_timeout_s=5"], 2, "capture_quiescence_timeout_s"),
+        (["-i", "empty.jsonl", "-o", "r.jsonl"], 2, "one JSON object per line"),
     ],
 )
 def test_mistakes_are_one_line_and_have_their_exit_code(
@@ -95,6 +99,7 @@ def test_mistakes_are_one_line_and_have_their_exit_code(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.jsonl").write_text("{}\noops\n")
+    (tmp_path / "empty.jsonl").write_text("\n \n")
     given = arguments if any("head_server" in word for word in arguments) else [*arguments, gym.head]
     got = main.run(["eval", "run", "--no-serve", *given])
     out, err = capsys.readouterr()
@@ -175,6 +180,66 @@ def test_status_of_a_folder_has_a_line_for_each_shard_and_a_total(gym, tmp_path)
     assert [line.split()[0] for line in lines] == ["RUN", "a", "b", "total"]
     assert "3/4 (75%)" in lines[3]
     assert "0.6667" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [(["--watch"], 2.0), (["--watch", "0.5"], 0.5), (["--watch=7"], 7.0), (["--watch", "--check"], 2.0)],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_watching_takes_its_seconds_or_goes_without(tmp_path, monkeypatch, capsys, words, seconds, first):
+    """Wherever the option stands; it shows the run again until the run has ended."""
+    path = tmp_path / "rollouts_batch_status.json"
+    status = RunStatus(run_id="r", output="rollouts.jsonl", started_at=1, updated_at=time.time(), pid=os.getpid())
+    status.host, status.state = socket.gethostname(), "preparing"
+    path.write_bytes(encode_status(status))
+    slept = []
+
+    def sleep(duration):
+        slept.append(duration)
+        status.state = ("running", "completed")[len(slept) - 1]
+        path.write_bytes(encode_status(status))
+
+    monkeypatch.setattr("nemo_gym.cli.eval_status.time.sleep", sleep)
+    code = main.run(["eval", "status", *([*words, str(path)] if first else [str(path), *words]), "--json"])
+    states = [json.loads(line)[0]["state"] for line in capsys.readouterr().out.splitlines()]
+    assert states == ["preparing", "running", "completed"]
+    assert slept == [seconds, seconds]
+    assert code == (3 if "--check" in words else 0), "a run that expects nothing is not complete"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9"])
+def test_a_number_that_nobody_can_wait_for_is_a_mistake(tmp_path, capsys, seconds):
+    assert main.run(["eval", "status", str(tmp_path), "--watch", seconds]) == 2
+    assert "it takes seconds" in capsys.readouterr().err
+
+
+def test_a_run_that_has_stopped_saving_is_stale_whatever_has_its_process_id_now(tmp_path):
+    status = RunStatus(run_id="r", output="rollouts.jsonl", started_at=1, updated_at=1000.0, state="running")
+    status.host, status.pid = socket.gethostname(), os.getpid()
+    path = tmp_path / "rollouts_batch_status.json"
+    path.write_bytes(encode_status(status))
+    assert not read_progress(path, now=1000.0 + STALE_AFTER_S)[0].stale
+    assert read_progress(path, now=1001.0 + STALE_AFTER_S)[0].stale
+    assert not read_progress(path, now=10.0)[0].stale, "a clock that was set back says nothing"
+
+
+def test_an_interrupt_before_anything_was_sent_says_so(gym, rows_file, tmp_path):
+    """A head server that never answers; beside it lies another run, which `--resume` would continue."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        words = ["-i", "in.jsonl", "-o", "r.jsonl", f"++head_server.port={silent.getsockname()[1]}"]
+        other = RunStatus(run_id="other", output="r.jsonl", started_at=1, updated_at=2, state="completed", pid=1)
+        (tmp_path / "r_batch_status.json").write_bytes(encode_status(other))
+        process = gym.start("eval", "run", "--no-serve", *words)
+        silent.settimeout(30)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert "nothing was changed" in err
+    assert "--resume" not in err
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["in.jsonl", "r_batch_status.json"]
 
 
 def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_file, tmp_path):

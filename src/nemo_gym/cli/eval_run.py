@@ -42,6 +42,7 @@ from nemo_gym.config.roots import implementations
 from nemo_gym.errors import ConfigError, UsageError
 from nemo_gym.rollouts.output_check import check_output
 from nemo_gym.rollouts.settings import E2ERolloutCollectionConfig, RolloutCollectionConfig, parse_settings
+from nemo_gym.store import RunFiles, read_status
 
 KNOWN_KEYS = frozenset(RolloutCollectionConfig.model_fields) | frozenset(E2ERolloutCollectionConfig.model_fields)
 
@@ -181,8 +182,17 @@ def command(
     code = run_until_interrupted(main, on_second=lambda: os._exit(130))
     if code > 128:
         with contextlib.suppress(OSError):  # the terminal may be what was closed
-            note(f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}")
+            note(_interrupted_note(str(resolved.data["output_jsonl_fpath"])))
     return code
+
+
+def _interrupted_note(output: str) -> str:
+    """Say how an interrupted run goes on: not with `--resume` when what is saved there is another run, or nothing."""
+    with contextlib.suppress(ValueError):
+        saved = read_status(RunFiles(output))
+        if saved is not None and saved.pid == os.getpid():
+            return f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}"
+    return "Interrupted before any rollout was sent; nothing was changed. The same command starts again."
 
 
 def _check_before_start(resolved: ResolvedConfig) -> None:

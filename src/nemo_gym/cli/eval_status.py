@@ -18,6 +18,7 @@ from nemo_gym.rollouts.progress import duration_text
 from nemo_gym.rollouts.run_progress import RunProgress, read_progress
 
 INCOMPLETE_EXIT_CODE = 3
+_SHORTEST_WATCH_S, _LONGEST_WATCH_S = 0.1, 86_400.0
 COLUMNS = ("run", "state", "done", "masked", "failed", "omitted", "pending", "mean reward", "rate", "left")
 
 
@@ -33,7 +34,7 @@ def command(
     *,
     watch: Annotated[
         float | None,
-        typer.Option("--watch", metavar="SECONDS", help="Show again every so many seconds, until the end."),
+        typer.Option("--watch", metavar="[SECONDS]", help="Show again every 2 s, or as often as said, until the end."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 3 unless every run is complete.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
@@ -43,11 +44,13 @@ def command(
     \b
     Examples:
       gym eval status runs/policy
-      gym eval status runs/policy --watch 5
+      gym eval status runs/policy --watch
     """
     places = [_place(word) for word in paths or ()]
     if not places:
         raise UsageError("which run? Give a folder, a rollouts file or a `*_batch_status.json`.")
+    if watch is not None and not _SHORTEST_WATCH_S <= watch <= _LONGEST_WATCH_S:
+        raise UsageError(f"`--watch {watch:g}`: it takes seconds, from {_SHORTEST_WATCH_S:g} to {_LONGEST_WATCH_S:g}.")
     while True:
         runs = [run for place in places for run in read_progress(place)]
         if as_json:
@@ -57,7 +60,7 @@ def command(
         live = any(run.status.state in LIVE_STATES and not run.stale for run in runs)
         if watch is None or not live:
             break
-        time.sleep(max(watch, 0.1))
+        time.sleep(watch)
         if sys.stdout.isatty() and not as_json:
             print("\033[H\033[2J", end="")
     return INCOMPLETE_EXIT_CODE if check and not all(run.complete for run in runs) else 0

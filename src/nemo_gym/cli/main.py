@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import os
 import sys
 import warnings
@@ -54,6 +55,9 @@ GROUPS: Mapping[str, str] = {
     "capture": "Look into captured model calls",
     "dataset": "Make datasets of tasks",
 }
+
+OPTIONAL_VALUES: Mapping[str, str] = {"--watch": "2"}
+"""Options whose number may be left out, and what it is then: a run saves its progress every two seconds."""
 
 _EPILOGUE = """\
 Options:
@@ -109,7 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
     if "--json" in flags:
         rest.insert(0, "--json")
     _set_up_logging(verbose="--verbose" in flags)
-    return _run_command(path, rest)
+    return _run_command(path, _with_optional_values(rest))
 
 
 def _split_global_flags(arguments: list[str]) -> tuple[set[str], list[str]]:
@@ -122,6 +126,24 @@ def _split_global_flags(arguments: list[str]) -> tuple[set[str], list[str]]:
     while words and words[0] in names:
         flags.add(names[words.pop(0)])
     return flags, words
+
+
+def _with_optional_values(words: Sequence[str]) -> list[str]:
+    """Give an option of `OPTIONAL_VALUES` its number where the next word is none."""
+    given: list[str] = []
+    for word, after in itertools.zip_longest(words, words[1:]):
+        given.append(word)
+        if word in OPTIONAL_VALUES and not _is_number(after):
+            given.append(OPTIONAL_VALUES[word])
+    return given
+
+
+def _is_number(word: str | None) -> bool:
+    try:
+        float(word or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _find_command(words: list[str]) -> tuple[tuple[str, ...] | None, list[str]]:

@@ -15,12 +15,10 @@ from nemo_gym.config.component_fields import config_fields
 from nemo_gym.config.interpolation import Problem
 from nemo_gym.config.names import (
     AGENTS,
-    ALLOW_UNSUPPORTED_PAIRING,
-    ALLOW_UNSUPPORTED_PAIRING_ENV,
     KNOWN_PREFIXES,
     KNOWN_TOP_LEVEL_KEYS,
-    MODELS,
 )
+from nemo_gym.config.pairing import ALLOWED_AGENTS, ALLOWED_MODEL_TYPES, any_pairing_goes, pairing_problem
 from nemo_gym.config.roots import INSTALL_ROOT
 from nemo_gym.config.servers import ServerBlock, almost_instance, looks_like_instance, referenced
 from nemo_gym.errors import ConfigError, nearest_name
@@ -125,8 +123,7 @@ def pairing_problems(
     blocks: Sequence[ServerBlock], data: Mapping[Any, Any], environ: Mapping[str, str]
 ) -> list[Problem]:
     """Find agents and models that a resources server does not list in `allowed_agents` or `allowed_model_types`."""
-    allowed_anyway = environ.get(ALLOW_UNSUPPORTED_PAIRING_ENV, "").lower() not in ("", "0", "false")
-    if allowed_anyway or data.get(ALLOW_UNSUPPORTED_PAIRING):
+    if any_pairing_goes(data, environ):
         return []
     by_name = {block.name: block for block in blocks}
     problems: list[Problem] = []
@@ -135,19 +132,12 @@ def pairing_problems(
         if resources is None:
             continue
         model = by_name.get(referenced(agent, "model_server") or "")
-        for partner, field in ((agent, "allowed_agents"), (model, "allowed_model_types")):
-            declared = resources.settings.get(field)
-            if partner is None or not isinstance(declared, list) or not declared:
-                continue
-            if partner.implementation not in declared:
-                listed = ", ".join(f"`{name}`" for name in declared)
-                kind = "model server type" if partner.kind == MODELS else "agent"
-                problems.append(
-                    Problem(
-                        f"`{resources.name}` is not declared to work with {kind} `{partner.implementation}`; its "
-                        f"`{field}` are {listed}. `--allow-unsupported-pairing` tries it anyway."
-                    )
+        for partner, field in ((agent, ALLOWED_AGENTS), (model, ALLOWED_MODEL_TYPES)):
+            if partner is not None:
+                problem = pairing_problem(
+                    resources.name, resources.settings, field=field, implementation=partner.implementation
                 )
+                problems += [] if problem is None else [Problem(problem)]
     return problems
 
 

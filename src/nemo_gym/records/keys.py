@@ -63,6 +63,8 @@ ROLLOUT_PATH_PREFIX = "ng-rollout"
 INVOCATION_PATH_SEGMENT = "inv"
 TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"
 MODEL_CALL_ID_HEADER = "x-ng-model-call-id"
+FAILED_SERVER_HEADER = "x-ng-failed-server"
+"""On the answer to an unhandled exception: the name of the server that raised it."""
 SESSION_ID_HEADER = "x-session-id"
 SERVER_TOKEN_HEADER = "x-ng-server-token"
 

@@ -251,7 +251,7 @@ async def _metrics_source(own_config: Mapping[str, Any]) -> tuple[RouterMetricsS
         topology = Topology(await fetch_config_async(head))
     except HeadServerUnreachableError:
         return None, f"no head server at {head.url}: metrics are computed here, without the servers' own"
-    router = Router(topology)
+    router = Router(topology, any_pairing=True)  # the rows have run already
     urls: dict[str, str] = {}
     for agent in topology.of_kind(AGENTS):
         try:

@@ -23,10 +23,14 @@ from nemo_gym.store.atomic import write_atomic
 logger = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S = 2.0
+HEARTBEAT_S = 20.0
+"""A live run saves this often although nothing changed: rollouts may take hours, and silence means that it is gone."""
 
 
 class RunStatusTracker:
     """The counts of one run, saved atomically: at opening, at most every two seconds on change, and at closing.
+
+    While nothing changes it is saved every 20 seconds, so that a reader can tell a slow run from one that is gone.
 
     Failing to save never fails the run: it is logged once, and one attempt is made to mark the saved status disabled.
     """
@@ -65,6 +69,11 @@ class RunStatusTracker:
         self._agent(label).expected += rollouts
         self.status.counts.expected += rollouts
         self.status.counts.pending += rollouts
+        self._dirty = True
+
+    def found(self, rollouts: int) -> None:
+        """Say how many rollouts the run owes as far as its rows are read."""
+        self.status.counts.expected = self.status.counts.pending = rollouts
         self._dirty = True
 
     def restore_success(self, label: str, *, reward: float | None, masked: bool) -> None:
@@ -137,8 +146,8 @@ class RunStatusTracker:
         self.save(durable=True)
 
     def save_if_due(self) -> None:
-        """Save when something changed and the last save is old enough."""
-        if self._dirty and self._monotonic() - self._saved_at >= SAVE_INTERVAL_S:
+        """Save when the last save is old enough: two seconds when something changed, else twenty."""
+        if self._monotonic() - self._saved_at >= (SAVE_INTERVAL_S if self._dirty else HEARTBEAT_S):
             self.save()
 
     def save(self, *, durable: bool = False) -> None:

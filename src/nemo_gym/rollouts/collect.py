@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING
 from nemo_gym.config.roots import component_search_roots, find_file
 from nemo_gym.errors import RunFailedError
 from nemo_gym.records.codec import JsonObject
@@ -92,6 +93,7 @@ async def collect_run(
         mode=config.environment_routing_mode,
         environment_server_name=config.environment_server_name,
         routes=config.environment_server_routes,
+        any_pairing=bool(own_config.get(ALLOW_UNSUPPORTED_PAIRING)),
     )
     prompt, prompt_digest = load_prompt(config.prompt_config)
     files = config.files
@@ -182,6 +184,9 @@ class EvalCollection:
             shard=manifest.shard,
             gym_version=manifest.gym_version,
         )
+        for label, rollouts in prepared.inventory.counts().items():
+            self.tracker.expect(label, rollouts)
+        self.tracker.enter("preparing")
         self._restore_counts()
         self._client = RunClient(connection_retries=config.connection_retries, timeout_s=config.rollout_timeout_s)
         self._recorder = RunRecorder(
@@ -263,8 +268,6 @@ class EvalCollection:
 
     def _restore_counts(self) -> None:
         prepared, tracker = self._prepared, self.tracker
-        for label, rollouts in prepared.inventory.counts().items():
-            tracker.expect(label, rollouts)
         if not prepared.resumed:
             return
         plan = prepared.plan

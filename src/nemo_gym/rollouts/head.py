@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,8 +71,34 @@ def fetch_config(head: HeadAddress) -> JsonObject:
 
 
 async def fetch_config_async(head: HeadAddress) -> JsonObject:
-    """Return the same without blocking the loop, so that the head server may live in this very loop."""
-    return await asyncio.to_thread(fetch_config, head)
+    """Return the same without blocking the loop, so that the head server may live in this very loop.
+
+    A silent head server keeps neither a cancelled caller nor the end of the process waiting.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[JsonObject] = loop.create_future()
+
+    def settle(config: JsonObject, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(config)
+        else:
+            answer.set_exception(error)
+
+    def fetch() -> None:
+        config: JsonObject = {}
+        failed: BaseException | None = None
+        try:
+            config = fetch_config(head)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, where the answer is awaited
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, config, failed)
+
+    # No thread of the loop's own pool: at the end of a process those are waited for.
+    threading.Thread(target=fetch, name="gym-head", daemon=True).start()
+    return await answer
 
 
 def parse_config(body: bytes, head: HeadAddress) -> JsonObject:

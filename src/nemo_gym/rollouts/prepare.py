@@ -66,12 +66,12 @@ class RowPreparer:
         self._renamed: set[tuple[str, str]] = set()
         self._materialized_changed: list[int] = []
         self._without_input: list[int] = []
+        self._misnumbered: list[int] = []
         self._ids = RolloutIds()
 
     def reserve(self, task: int) -> None:
         """Give the task index to no row that does not name it: some row still to come does."""
-        if task >= 0:
-            self._taken_tasks.add(RolloutKey(task, 0))
+        self._taken_tasks.add(RolloutKey(task, 0))
 
     def expand(self, row: JsonObject, text: bytes, position: int) -> list[JsonObject]:
         """Return the rollouts of one input row; equal `text` means the same task."""
@@ -86,7 +86,7 @@ class RowPreparer:
             given = _create_params_of(routed).get("input")
             if not isinstance(given, (str, list)):
                 self._without_input.append(position)
-        task = self._task_index(row, text)
+        task = self._task_index(row, text, position)
         routed[keys.TASK_INDEX] = task
         expanded = []
         for target in self._targets(original, source) or [agent_name_of(routed)]:
@@ -107,10 +107,15 @@ class RowPreparer:
 
     def check(self) -> None:
         """Raise one error for all rows that could not be prepared; warn about names that were changed or unused."""
+        if self._misnumbered:
+            raise ConfigError(
+                f"rows {positions_text(self._misnumbered)} have a `{keys.TASK_INDEX}` that is no whole number from 0; "
+                "leave it out to have tasks numbered"
+            )
         if self._unrouted:
             raise ConfigError(
                 f"rows {positions_text(self._unrouted)} have neither `agent_ref` nor `task_source`; "
-                "add one to them, or name an agent (`--agent`)"
+                'add one to them (`"agent_ref": {"name": ...}`), or name an agent (`--agent`)'
                 + (f": {', '.join(f'`{name}`' for name in self._agents)}" if self._agents else "")
             )
         if self._without_input:
@@ -149,7 +154,7 @@ class RowPreparer:
             if target != original:
                 row[keys.AGENT_REF] = {"name": target}
         elif original is None and not is_materialized_row(row):
-            if source is None and len(self._agents) == 1:
+            if source is None and len(self._agents) == 1 and row.get(keys.AGENT_REF) is None:
                 row[keys.AGENT_REF] = {"name": self._agents[0]}
             elif source is None:
                 self._unrouted.append(position)
@@ -166,11 +171,13 @@ class RowPreparer:
         if self._skills_ref is not None:
             row[keys.SKILLS_REF] = dict(self._skills_ref)
 
-    def _task_index(self, row: Mapping[str, Any], text: bytes) -> int:
+    def _task_index(self, row: Mapping[str, Any], text: bytes, position: int) -> int:
         given = row.get(keys.TASK_INDEX)
         if _is_task_index(given):
             self.reserve(given)
             return given
+        if given is not None:
+            self._misnumbered.append(position)
         key = hashlib.blake2b(text, digest_size=16).digest()
         task = self._task_of_text.get(key)
         if task is None:
@@ -298,7 +305,7 @@ class _Counters:
 
 
 def _is_task_index(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _create_params_of(row: Mapping[str, Any]) -> JsonObject:

@@ -96,6 +96,7 @@ class ShardRun:
         self._max_attempts = max_attempts
         self._gym_version = gym_version
         self._lock = RunLock(files.lock)
+        self._tracker: RunStatusTracker | None = None
         self._recorder: RunRecorder | None = None
         self._executor: RolloutExecutor | None = None
 
@@ -150,6 +151,8 @@ class ShardRun:
             parents = _earlier_runs(files)
             for path in reversed(files.derived()):
                 path.unlink(missing_ok=True)
+            tracker = self._tracker = self._new_tracker()
+            tracker.enter("preparing")
             materialized = write_materialized(files.materialized, self.dispatched_rows())
             manifest = RunManifest(
                 run_id=self.run_id,
@@ -165,11 +168,13 @@ class ShardRun:
                 parents=parents,
             )
             write_atomic(files.manifest, encode_manifest(manifest))
-        except BaseException:
+        except BaseException as error:
+            if self._tracker is not None:
+                self._tracker.close("failed", reason=_reason(error))
             self._lock.release()
             raise
 
-    def _start(self) -> None:
+    def _new_tracker(self) -> RunStatusTracker:
         tracker = RunStatusTracker(
             self.files.status,
             run_id=self.run_id,
@@ -179,16 +184,20 @@ class ShardRun:
         )
         for label, rollouts in self._labels.items():
             tracker.expect(label, rollouts)
+        return tracker
+
+    def _start(self) -> None:
+        assert self._tracker is not None
         self._recorder = RunRecorder(
             self.files,
             run_id=self.run_id,
-            tracker=tracker,
+            tracker=self._tracker,
             done=RolloutKeySet(),
             max_attempts=self._max_attempts,
             truncate=True,
         )
         self._executor = self._executor_for(self._recorder, self.run_id)
-        tracker.enter("running")
+        self._tracker.enter("running")
 
 
 async def finish_recording(

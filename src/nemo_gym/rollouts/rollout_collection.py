@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING
 from nemo_gym.errors import DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object
@@ -101,7 +102,11 @@ class RolloutCollectionHelper(BaseModel):
         return dispatch_examples(
             examples,
             options,
-            Router(topology, environment_server_name=environment_server_name),
+            Router(
+                topology,
+                environment_server_name=environment_server_name,
+                any_pairing=bool(own.get(ALLOW_UNSUPPORTED_PAIRING)),
+            ),
             capture_dirs=_capture_dirs(topology.config, own, needed=options.enriching),
             max_attempts=get_max_rollout_attempts,
             gym_version=_version(),

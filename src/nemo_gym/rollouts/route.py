@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_gym.config.pairing import ALLOWED_AGENTS, any_pairing_goes, pairing_problem
 from nemo_gym.errors import ConfigError, nearest_name
 from nemo_gym.records import keys
 from nemo_gym.records.identity import is_materialized_row
@@ -38,7 +40,10 @@ class Target:
 
 
 class Router:
-    """Answers where a row goes; each distinct route is worked out once."""
+    """Answers where a row goes; each distinct route is worked out once.
+
+    `any_pairing` sends rows to agents that their resources server is not declared for (`allowed_agents`).
+    """
 
     def __init__(
         self,
@@ -47,8 +52,10 @@ class Router:
         mode: str = "agent",
         environment_server_name: str | None = None,
         routes: Mapping[str, str] | None = None,
+        any_pairing: bool = False,
     ) -> None:
         self.topology = topology
+        self._any_pairing = any_pairing or any_pairing_goes(topology.config, os.environ)
         self._mode = mode
         self._name = environment_server_name
         self._routes = dict(routes or {})
@@ -92,10 +99,11 @@ class Router:
                 )
             return self._through(self._environment_server(name), agent=None)
         agent = self.topology.agent(agent_name_of(row) or "")
+        self._check_allowed(agent, agent)
         if self._mode == "taskset":
             raise ConfigError("`environment_routing_mode=taskset` takes only rows with `task_id` and `task_input`")
         name = stamped or (self._name if self._mode == "legacy" or self._name else None)
-        if name is not None and name in self.topology.instances and name != agent.name:
+        if name is not None and name != agent.name:
             server = self._environment_server(name)
             self._check_pairing(row, server, agent)
             return self._through(server, agent=agent)
@@ -123,10 +131,23 @@ class Router:
             )
         return instance
 
+    def _check_allowed(self, agent: Instance, user: Instance) -> None:
+        """Raise ConfigError when the resources server that `user` names is declared for other agents."""
+        reference = user.settings.get("resources_server")
+        resources = self.topology.instances.get(str(reference.get("name"))) if isinstance(reference, Mapping) else None
+        if resources is None or self._any_pairing:
+            return
+        problem = pairing_problem(
+            resources.name, resources.settings, field=ALLOWED_AGENTS, implementation=agent.implementation
+        )
+        if problem is not None:
+            raise ConfigError(problem)
+
     def _check_pairing(self, row: Mapping[str, Any], server: Instance, agent: Instance) -> None:
         agents = set(server.references(AGENTS))
         if agents and agent.name not in agents:
             raise ConfigError(f"environment server `{server.name}` does not run agent `{agent.name}`")
+        self._check_allowed(agent, server)
         source, resources = row.get(keys.TASK_SOURCE), server.settings.get("resources_server")
         named = resources.get("name") if isinstance(resources, Mapping) else None
         if source is not None and named is not None and source != named:

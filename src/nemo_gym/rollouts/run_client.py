@@ -6,13 +6,15 @@ import asyncio
 import errno
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
+from urllib.parse import unquote
 
 import aiohttp
 
+from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode, decode_object, encode
 from nemo_gym.records.failure_kinds import (
     AGENT_REQUEST_FAILED,
@@ -95,11 +97,11 @@ class RunClient:
                 url, data=payload, timeout=aiohttp.ClientTimeout(total=timeout_s)
             ) as response:
                 raw = await response.read()
-                status = response.status
+                status, headers = response.status, response.headers
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise FailedRunError(failure_of_exception(error, url)) from error
         if status >= 400:
-            raise FailedRunError(_status_failure(status, raw, url))
+            raise FailedRunError(_status_failure(status, raw, url, headers))
         try:
             return decode(raw)
         except ValueError as error:
@@ -114,11 +116,11 @@ class RunClient:
         try:
             async with self._opened().post(url, data=payload) as response:
                 raw = await response.read()
-                status = response.status
+                status, headers = response.status, response.headers
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise FailedRunError(failure_of_exception(error, url)) from error
         if status >= 400:
-            raise FailedRunError(_status_failure(status, raw, url))
+            raise FailedRunError(_status_failure(status, raw, url, headers))
         try:
             return decode_object(raw)
         except ValueError as error:
@@ -152,14 +154,16 @@ def _is_local_resource(error: BaseException) -> bool:
     return isinstance(error, (aiohttp.ClientOSError, OSError)) and number in _LOCAL_RESOURCE_ERRNOS
 
 
-def _status_failure(status: int, raw: bytes, url: str) -> RunFailure:
+def _status_failure(status: int, raw: bytes, url: str, headers: Mapping[str, str]) -> RunFailure:
     body = raw.decode(errors="replace")
     reason = _reason_in(raw) or body
+    failed = headers.get(keys.FAILED_SERVER_HEADER)
+    who = "" if failed is None else f"server `{cut(unquote(failed), 200)}` failed: "
     return failure_of_status(
         status,
         body,
         exception_type="ClientResponseError",
-        message=f"`POST {url}` answered {status}: {cut(reason, 500)}",
+        message=f"{who}`POST {url}` answered {status}: {cut(reason, 500)}",
     )
 
 

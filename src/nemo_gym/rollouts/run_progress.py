@@ -24,6 +24,7 @@ from nemo_gym.store.rollout_store import read_manifest, read_status
 from nemo_gym.store.run_files import STATUS, RunFiles, find_rollouts_files, shard_label_of
 
 STALE_AFTER_S = 60.0
+"""Three times as long as a live run is silent (`batch_status.HEARTBEAT_S`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,9 @@ def _progress_of(files: RunFiles, now: float) -> RunProgress:
 def _is_stale(status: RunStatus, now: float) -> bool:
     if status.state not in LIVE_STATES:
         return False
-    if status.host == socket.gethostname() and status.pid is not None:
-        return not _process_lives(status.pid)
+    if status.host == socket.gethostname() and status.pid is not None and not _process_lives(status.pid):
+        return True
+    # Its id may be another process's by now, so a run that has stopped saving is gone too.
     return now - status.updated_at > STALE_AFTER_S
 
 

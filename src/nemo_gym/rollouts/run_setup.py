@@ -6,6 +6,7 @@ of an earlier run are set aside first. A resumed run reads them back and checks 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from nemo_gym.errors import ConfigError, GymError, ResumeRefusedError
-from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.manifest import Configuration, Materialized, RunManifest, Source, encode_manifest
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
+from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.output_check import set_aside
 from nemo_gym.rollouts.prepare import (
     RowPreparer,
@@ -41,6 +42,9 @@ from nemo_gym.store.jsonl import read_objects, repair_tail
 from nemo_gym.store.key_set import Inventory
 from nemo_gym.store.rollout_store import read_manifest
 from nemo_gym.store.run_files import RunFiles
+
+_ANNOUNCED_EVERY = 1000
+"""Rows between two looks at whether it is time to say how many have been read."""
 
 
 @dataclass(slots=True)
@@ -124,7 +128,7 @@ class RunSetup:
 
     def _fresh(self) -> PreparedRun:
         source = Source(path=str(self._config.input_jsonl_fpath), sha256=file_sha256(self._input))
-        inventory = Inventory()
+        inventory, run_id = Inventory(), new_run_id()
 
         def checked_rows() -> Iterator[JsonObject]:
             preparer = self._preparer()
@@ -136,19 +140,21 @@ class RunSetup:
                     continue  # the preparer lists all rows without a route when it has seen the last one
                 self._check_stop()
                 key = rollout_key(row)
-                if key is None:
-                    raise ConfigError(
-                        f"`{keys.TASK_INDEX}` of an input row is no usable index: {row.get(keys.TASK_INDEX)}"
-                    )
+                assert key is not None  # the preparer numbers every row
                 inventory.add(key, self._router.target(row).label)
+                if len(inventory) % _ANNOUNCED_EVERY == 0:
+                    announce(len(inventory))
                 yield row
             if not len(inventory):
-                raise ConfigError(f"there are no rows in `{self._config.input_jsonl_fpath}`")
+                raise ConfigError(
+                    f"there are no rows in `{self._input}`; it needs one JSON object per line, each a task to run"
+                )
             set_aside(self._files, overwrite=self._config.overwrite, observer=self._observer)
 
-        materialized = write_materialized(self._files.materialized, checked_rows())
+        with self._announced(run_id) as announce:
+            materialized = write_materialized(self._files.materialized, checked_rows())
         manifest = RunManifest(
-            run_id=new_run_id(),
+            run_id=run_id,
             kind="eval",
             created_at=time.time(),
             gym_version=self._gym_version,
@@ -160,6 +166,28 @@ class RunSetup:
         )
         write_atomic(self._files.manifest, encode_manifest(manifest))
         return PreparedRun(self._files, manifest, inventory, ResumePlan(), resumed=False)
+
+    @contextlib.contextmanager
+    def _announced(self, run_id: str) -> Iterator[Callable[[int], None]]:
+        """Save the state `preparing` while rows are read; what is yielded takes how many there are so far.
+
+        Where an earlier run still lies nothing is saved: its own status stays until its files make room.
+        """
+        if any(path.exists() for path in self._files.derived()):
+            yield lambda _: None
+            return
+        output = self._files.rollouts.name
+        tracker = RunStatusTracker(self._files.status, run_id=run_id, output=output, gym_version=self._gym_version)
+        tracker.enter("preparing")
+
+        def announce(rollouts: int) -> None:
+            tracker.found(rollouts)
+            tracker.save_if_due()
+
+        try:
+            yield announce
+        finally:
+            self._files.status.unlink(missing_ok=True)
 
     def _resumed(self) -> PreparedRun:
         files, config = self._files, self._config

@@ -12,7 +12,7 @@ import aiohttp
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.records import codec
+from nemo_gym.records import codec, keys
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +21,6 @@ ErrorAnswer: TypeAlias = Callable[[Scope, BaseException, str], Response]
 
 WATCH_AFTER_S = 0.05
 """Requests that end sooner are not watched for a client that left: there is nothing worth stopping."""
-
-SERVER_NAME_HEADER = "x-ng-failed-server"
-"""On the answer to an unhandled exception: the name of the server that raised it."""
 
 _BODY_EXCERPT = 2000
 _READ_AHEAD = 64
@@ -42,7 +39,7 @@ def describe(error: BaseException) -> str:
             plain = said
         # A server of ours says its exception as a JSON string; quoting it again would hide it in backslashes.
         shown = (plain if isinstance(plain, str) else said)[:_BODY_EXCERPT]
-        inner_name = error.headers.get(SERVER_NAME_HEADER) if error.headers else None
+        inner_name = error.headers.get(keys.FAILED_SERVER_HEADER) if error.headers else None
         who = "" if inner_name is None else f"server `{inner_name}` failed: "
         return f"{who}`{error.request_info.real_url}` answered {error.status}: {shown}"
     return repr(error)
@@ -95,7 +92,7 @@ class ExceptionMiddleware:
         where = f"{scope['method']} {scope['path']}"
         logger.error("%s: `%s` failed: %s", self._name, where, description[:500], exc_info=error)
         answer = self._answer(scope, error, description)
-        answer.headers[SERVER_NAME_HEADER] = quote(self._name)
+        answer.headers[keys.FAILED_SERVER_HEADER] = quote(self._name)
         await answer(scope, receive, send)
 
 
