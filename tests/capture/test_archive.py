@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
+import signal
 import stat
 import threading
 
@@ -155,6 +157,52 @@ def test_a_crash_between_sealing_again_and_removing_doubles_nothing(store: Captu
     store.seal("0-0")
     store.path_for("0-0").write_bytes(data)
     assert [line["model_call_id"] for line in store.read("0-0")] == ["0", "1", "2", "late"]
+
+
+def test_what_a_kill_left_half_sealed_is_overwritten(store: CaptureStore) -> None:
+    """A process that is killed while it seals, or unseals, leaves the beginning of a file; no other name gathers."""
+
+    def killed_while(work: str) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            getattr(store, work)("0-0")
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+    lines = fill(store, 3)
+    for work in ("seal", "unseal", "seal"):
+        killed_while(work)
+        assert len(list(store.root.iterdir())) >= 2, "something half-written is there"
+        assert store.read("0-0") == lines
+        assert store.rollout_ids() == ["0-0"]
+        assert getattr(store, work)("0-0")
+        assert len(list(store.root.iterdir())) == 1
+        assert store.read("0-0") == lines
+
+
+def fill_with_unique_text(store: CaptureStore, turns: int) -> int:
+    """A conversation whose every turn says something new; return how many bytes of text that is in all."""
+    rng = random.Random(13)
+    history: list[dict[str, str]] = []
+    unique = 0
+    for turn in range(turns):
+        said = [{"role": role, "content": f"{rng.getrandbits(1600):0400x}"} for role in ("user", "assistant")]
+        history.append(said[0])
+        request = {"model": "m", "messages": history}
+        store.record("0-0", {"model_call_id": str(turn), "request": request, "response": {"message": said[1]}})
+        history.append(said[1])
+        unique += sum(len(each["content"]) for each in said)
+    return unique
+
+
+def test_a_conversation_of_200_turns_takes_at_most_three_times_its_unique_text(store: CaptureStore) -> None:
+    unique = fill_with_unique_text(store, 200)
+    assert store.path_for("0-0").stat().st_size > 100 * unique, "each turn repeats all before it"
+    store.seal("0-0")
+    (sealed,) = store.root.iterdir()
+    assert sealed.stat().st_size <= 3 * unique
+    assert len(store.read("0-0")) == 200
 
 
 def test_a_damaged_sealed_file_is_named(store: CaptureStore) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,10 +64,10 @@ class Gym:
         assert "Traceback" not in done.stdout + done.stderr, shown
         return done
 
-    def start(self, *words: str | Path) -> subprocess.Popen[str]:
-        """Start `gym env start` and wait until it says that it is ready."""
+    def start(self, *words: str | Path, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start `gym env start`, as arguments of the command `within`, and wait until it says that it is ready."""
         process = subprocess.Popen(
-            ["gym", "env", "start", *map(str, words), self.head],
+            [*within, "gym", "env", "start", *map(str, words), self.head],
             cwd=self.folder,
             env=clean_environment(self.folder),
             stdout=subprocess.PIPE,

@@ -1,7 +1,8 @@
 """Starts `gym` processes quickly: imports once, then forks one process for each line of JSON on stdin.
 
 `{"words": [...], "log": path, "file_limit": bytes or null}`; answers with the process id, and with the exit status
-once it has ended. `file_limit` is the size beyond which no file of the process can grow: a full disk.
+once it has ended. `file_limit` is the size beyond which no file of the process can grow, where no small disk can be
+made.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def child(request: dict) -> None:
         os._exit(code)
 
 
+print("ready", flush=True)
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:

@@ -190,8 +190,11 @@ def identity_of(path: str | Path, *, lock: bool = True) -> tuple[int, int] | Non
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Put a file of `data` in the place of `path`, whole or not at all. Raises OSError and leaves nothing behind."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """Put a file of `data` in the place of `path`, whole or not at all. Raises OSError and leaves nothing behind.
+
+    The caller holds the lock of the rollout, so what a killed process left half-written is overwritten.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         with os.fdopen(fd, "wb") as file:
