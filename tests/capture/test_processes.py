@@ -243,11 +243,14 @@ async def test_a_real_server_records_what_a_real_client_saw(server: Server, tmp_
 
 @pytest.mark.parametrize("rollout_id", ["a%20b", "%C3%A9", "a%2Fb", "..", "%2e%2e", "x" * 300, "-x", ""])
 async def test_a_real_client_sees_that_its_id_is_unusable(server: Server, tmp_path: Path, rollout_id: str) -> None:
+    beside = [path for path in tmp_path.parent.iterdir() if path.is_file() or "capture" in path.name]
     head, body = await server.post(f"/ng-rollout/{rollout_id}/v1/responses", {})
     assert b" 400 " in head.splitlines()[0]
     assert b"x-ng-model-call-id" in head
     assert "error" in json.loads(body)
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and ".open-calls" not in path.parts]
+    assert written == [], "neither in the directory nor in one below it"
+    assert [path for path in tmp_path.parent.iterdir() if path.is_file() or "capture" in path.name] == beside
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from nemo_gym.capture.open_calls import OpenCallLedger
 from nemo_gym.records.manifest import decode_manifest
 from nemo_gym.rollouts import RolloutCollectionHelper, RolloutFailureRecord
 from nemo_gym.rollouts.collect import collect_run
+from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store import RunFiles, shard_files
 
@@ -33,6 +35,11 @@ for completion in completions:
     row, result = await completion  # the record the shard holds, or the typed failure record
 """
 SHARD = "step_000007-w0"
+LEGACY_KEYS = {
+    "_ng_failure_class", "_ng_failure_type", "_ng_failure_message", "_ng_failure_http_status",
+    "_ng_failure_response_body", "_ng_task_index", "_ng_rollout_index", "agent_ref", "_ng_rollout_id",
+    "_ng_environment_server", "_ng_result_type",
+}  # fmt: skip
 RESUME = (
     "gym eval run +input_jsonl_fpath=runs/policy/rollouts-<shard>_materialized_inputs.jsonl "
     "+output_jsonl_fpath=runs/policy/rollouts-<shard>.jsonl +resume_from_cache=true"
@@ -129,6 +136,8 @@ def test_1_3_4_5_the_printed_snippet_records_and_the_printed_command_resumes_wha
     )
     assert [result for _, _, result in seen if result is not None] == read_rows(files.rollouts)
     failures = {row["_ng_task_index"]: row for row in read_rows(files.failures)}
+    assert len(read_rows(files.failures)) == len(failures) == 2
+    assert all(row.keys() >= LEGACY_KEYS for row in failures.values())
     assert [failures[task]["_ng_failure_class"] for task in (1, 2)] == ["agent_run_error", "agent_request_failed"]
     assert failures[2]["_ng_rollout_failure"]["delivery"] == "not_sent"
     assert json.loads(files.status.read_text())["state"] == "incomplete"
@@ -248,8 +257,8 @@ def test_7_a_second_interrupt_ends_at_once_and_the_files_stay_whole(servers, sta
 
     servers.behaviours["agent_a"] = behave
     command = "gym eval run --no-serve -i in.jsonl -o r.jsonl --concurrency 4 --disable-aggregation"
-    patient = "import sys\nfrom nemo_gym.rollouts import evidence\nfrom nemo_gym.cli import main\n"
-    patient += "evidence.QUIESCENCE_TIMEOUT_S = 60\nsys.exit(main.run(sys.argv[1:]))\n"
+    patient = "import sys\nfrom nemo_gym.rollouts import evidence, execute\nfrom nemo_gym.cli import main\n"
+    patient += "evidence.QUIESCENCE_TIMEOUT_S = execute._FINISH_ON_CANCEL_S = 600\nsys.exit(main.run(sys.argv[1:]))\n"
     process = subprocess.Popen(
         [sys.executable, "-c", patient, *command.split()[1:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
@@ -259,11 +268,9 @@ def test_7_a_second_interrupt_ends_at_once_and_the_files_stay_whole(servers, sta
     process.send_signal(signal.SIGINT)
     wait_until(lambda: servers.cancelled == ["3-0"])
     assert process.poll() is None
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)  # it does not wait for what it was waiting for, which takes ten minutes
     assert process.returncode == 130
-    assert time.monotonic() - began < 4, "it does not wait for what it was waiting for"
     assert len(read_rows(files.rollouts)) == 1
     servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
     servers.received.clear()
@@ -354,23 +361,39 @@ def test_13_status_of_a_finished_run_as_text_json_and_watched(servers, gym, star
     running.communicate(timeout=30)
 
 
-async def test_15_ten_thousand_rows_with_64_resident_start_in_order(servers, head):
+def results_in_memory():
+    """How many replies exist as objects, wherever they are kept."""
+    return sum(1 for each in gc.get_objects() if type(each) is dict and "reply" in each)
+
+
+async def test_15_ten_thousand_rows_with_64_resident_start_in_order_and_no_result_stays(servers, head, monkeypatch):
+    started = []
+
+    class Noting(RunClient):
+        async def post_run(self, url, body):
+            started.append(body["q"])
+            return await super().post_run(url, body)
+
+    monkeypatch.setattr("nemo_gym.rollouts.examples.RunClient", Noting)
     rows = [
         {"agent_ref": {"name": "agent_a"}, "_ng_task_index": task, "_ng_rollout_index": 0, "q": task}
         for task in range(10_000)
     ]
-    servers.behaviours["agent_a"] = lambda row: {"reward": 1.0}
+    servers.behaviours["agent_a"] = lambda row: {"reward": 1.0, "reply": [row["q"]]}
     completions = RolloutCollectionHelper().run_examples(rows, head, max_resident_tasks=64)
-    most_tasks = taken = 0
+    most_tasks = most_results = taken = 0
     async for _, result in completions:
         assert not isinstance(result, RolloutFailureRecord)
         taken += 1
         if taken % 50 == 0:
             row_tasks = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "Dispatch._one"]
             most_tasks = max(most_tasks, len(row_tasks))
+        if taken % 1000 == 0:
+            most_results = max(most_results, results_in_memory())
     assert taken == 10_000
     assert completions._dispatch.most_resident <= 64
     assert 0 < most_tasks <= 64
-    started = [row["q"] for row in servers.received]
-    assert sorted(started) == list(range(10_000))
-    assert all(abs(position - task) < 64 for position, task in enumerate(started)), "admitted in input order"
+    assert started == list(range(10_000)), "the order of starts is the input's"
+    assert sorted(row["q"] for row in servers.received) == started
+    # Here and at the stub server, which lives in this process, each of 64 at the most.
+    assert 0 < most_results <= 3 * 64, "memory depends on what runs, not on what has run"

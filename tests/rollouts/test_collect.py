@@ -295,22 +295,27 @@ async def test_rows_are_read_as_they_are_needed(servers, collect, input_file):
     assert summary.records == []
     assert summary.status.counts.succeeded == 2000
     assert servers.most_in_flight <= 16
-    assert [row["q"] for row in servers.received] == list(range(2000))
+    assert sorted(row["q"] for row in servers.received) == list(range(2000))
+    # Requests on several connections may overtake each other on the way; the order of starts is the input's.
+    assert all(abs(position - row["q"]) < 16 for position, row in enumerate(servers.received))
 
 
-async def test_a_rollout_that_takes_too_long_fails_and_is_tried_again_on_resume(servers, collect):
+async def test_a_rollout_that_takes_too_long_fails_and_is_tried_again_on_resume(servers, collect, read_rows):
     async def behave(row):
         if row["q"] == 1:
             await asyncio.Event().wait()
         return {**row, "reward": 1.0}
 
     servers.behaviours["agent_a"] = behave
-    summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=0.3)
-    assert summary.status.failures == {"transport_timeout": 1}
+    summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=1.0)
+    # On a busy machine the others may take too long as well.
+    assert set(summary.status.failures) == {"transport_timeout"}
+    assert 1 in {row["q"] for row in read_rows(collect.files.materialized)} - {
+        row["q"] for row in read_rows(collect.files.rollouts)
+    }
     assert summary.status.counts.failed_final == 0
-    await asyncio.sleep(0)
     servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
-    summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=5.0, resume_from_cache=True)
+    summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=60.0, resume_from_cache=True)
     assert summary.status.state == "completed"
 
 
