@@ -21,7 +21,9 @@ def verified(row: dict[str, Any], reward: float = 1.0) -> dict[str, Any]:
 
 
 class StubServers:
-    """One head server and some agents; `behaviours[agent]` answers `/run` with an object, (status, text) or bytes."""
+    """One head server and some agents; `behaviours[agent]` answers `/run` with an object, (status, text[, headers])
+    or bytes.
+    """
 
     def __init__(self, *, agents: tuple[str, ...] = ("agent_a",), config: dict[str, Any] | None = None) -> None:
         self.behaviours: dict[str, Behaviour] = dict.fromkeys(agents, verified)
@@ -117,7 +119,7 @@ class StubServers:
             finally:
                 self.in_flight -= 1
             if isinstance(answer, tuple):
-                return web.Response(status=answer[0], text=answer[1])
+                return web.Response(status=answer[0], text=answer[1], headers=answer[2] if answer[2:] else None)
             if isinstance(answer, bytes):
                 return web.Response(body=answer, content_type="application/json")
             if answer is None:

@@ -23,6 +23,7 @@ from nemo_gym.errors import (
     RunFailedError,
 )
 from nemo_gym.records.manifest import decode_manifest
+from nemo_gym.records.status import RunStatus, encode_status
 from nemo_gym.rollouts.collect import collect_run
 from nemo_gym.rollouts.prepare import input_rows
 from nemo_gym.rollouts.record import reward_of
@@ -410,6 +411,18 @@ async def test_a_run_says_that_it_is_being_prepared_and_how_many_rows_it_has_rea
     with pytest.raises(asyncio.CancelledError if ending == "interrupted" else DataError):
         await running
     assert [path.name for path in collect.files.folder.iterdir()] == [".rollouts.lock"], "as if it had never begun"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+async def test_what_a_kill_left_of_a_preparation_is_no_obstacle(servers, collect, resume):
+    collect.files.folder.mkdir()
+    left = RunStatus(run_id="r", output="rollouts.jsonl", started_at=1, updated_at=2, state="preparing", pid=1 << 30)
+    collect.files.status.write_bytes(encode_status(left))
+    [progress] = read_progress(collect.files.rollouts)
+    assert (progress.status.state, progress.stale) == ("preparing", True)
+    summary = await collect(resume_from_cache=resume)
+    assert summary.status.counts.succeeded == 3
+    assert not list(collect.files.folder.glob("*.bak-*")), "there was nothing to keep"
 
 
 async def test_a_resumed_run_is_being_prepared_while_it_counts_what_is_there(servers, collect, monkeypatch):

@@ -105,6 +105,19 @@ async def test_each_way_to_fail_has_its_kind_and_its_delivery(servers, head, mak
     assert len(servers.received) == 1, "`/run` is never sent twice"
 
 
+@pytest.mark.parametrize(("named", "said"), [("my_agent", "my_agent"), ("%C3%A9%20agent", "é agent"), (None, None)])
+async def test_the_failure_names_the_server_that_raised(servers, head, make_rows, named, said):
+    """`x-ng-failed-server` is set by every server of ours whose handler raises."""
+    headers = {} if named is None else {"x-ng-failed-server": named}
+    servers.behaviours["agent_a"] = lambda _: (500, "\"ValueError('no such tool')\"", headers)
+    completions = RolloutCollectionHelper().run_examples(make_rows(1), head, route_failures_to_sidecar=True)
+    [(_, row)] = await collect(completions)
+    who = "" if said is None else f"server `{said}` failed: "
+    url = f"http://127.0.0.1:{servers.ports['agent_a']}/run"
+    assert row["_ng_failure_message"] == f"{who}`POST {url}` answered 500: ValueError('no such tool')"
+    assert row["_ng_failure_response_body"] == "\"ValueError('no such tool')\""
+
+
 async def test_a_refused_connection_is_tried_again_and_then_not_sent(servers, head, make_rows):
     servers.ports["agent_a"] = 1
     completions = RolloutCollectionHelper().run_examples(
