@@ -18,7 +18,7 @@ from nemo_gym.cli.main import run
 from nemo_gym.config.ports import find_open_port
 
 COMPONENTS = Path(__file__).parent.parent / "engine" / "components"
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Gym:
     """Runs `gym` in a folder and with a head port of its own."""
 
     folder: Path
-    port: int = field(default_factory=find_open_port)
+    port: int = field(default_factory=lambda: find_open_port({11_000}))
     background: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -37,7 +37,7 @@ class Gym:
     def __call__(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "nemo_gym.cli.main", *arguments],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
         if code is not None:

@@ -98,7 +98,7 @@ def records(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

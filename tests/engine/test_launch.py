@@ -24,7 +24,7 @@ from nemo_gym.engine.local.leftovers import marked_processes
 from nemo_gym.errors import ConfigError, ServerStartError
 
 Make = Callable[..., ResolvedConfig]
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 COMPONENTS = Path(__file__).parent / "components"
 
 

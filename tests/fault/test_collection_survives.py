@@ -30,7 +30,7 @@ AGENT_DIES_IN, DISK_FILLS_AFTER = (6, 13), 10
 HERE = Path(__file__).parent
 
 
-def wait_until(condition, seconds=30.0):
+def wait_until(condition, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the wait took too long"

@@ -46,7 +46,7 @@ RESUME = (
 ).replace("<shard>", SHARD)
 
 
-def wait_until(condition, seconds=30.0):
+def wait_until(condition, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the wait took too long"
@@ -79,7 +79,7 @@ def start(environment, env_yaml, tmp_path):
 def gym(start):
     def run(command):
         process = start(command)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
     return run
@@ -102,7 +102,7 @@ print(json.dumps(seen))
     own = json.dumps({"head_server": {"host": "127.0.0.1", "port": servers.head_port}})
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env={**environment, "NEMO_GYM_CONFIG_DICT": own},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -214,7 +214,7 @@ def test_6_a_kill_in_the_middle_of_a_line_costs_that_line_and_what_was_running(
         lambda: servers.in_flight == 2 and files.rollouts.exists() and files.rollouts.read_bytes().count(b"\n") == 3
     )
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     cut = files.rollouts.read_bytes()[:-30]
     files.rollouts.write_bytes(cut)
     lost = json.loads(files.rollouts.read_bytes().splitlines()[1])["q"]
@@ -269,7 +269,7 @@ def test_7_a_second_interrupt_ends_at_once_and_the_files_stay_whole(servers, sta
     wait_until(lambda: servers.cancelled == ["3-0"])
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)  # it does not wait for what it was waiting for, which takes ten minutes
+    process.communicate(timeout=120)  # it does not wait for what it was waiting for, which takes ten minutes
     assert process.returncode == 130
     assert len(read_rows(files.rollouts)) == 1
     servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
@@ -355,10 +355,10 @@ def test_13_status_of_a_finished_run_as_text_json_and_watched(servers, gym, star
     watching = start("gym eval status watched.jsonl --watch 0.2 --json")
     assert json.loads(watching.stdout.readline())[0]["state"] == "running"
     servers._loop.call_soon_threadsafe(release.set)
-    lines, _ = watching.communicate(timeout=30)
+    lines, _ = watching.communicate(timeout=120)
     assert json.loads(lines.splitlines()[-1])[0]["state"] == "completed"
     assert watching.returncode == 0
-    running.communicate(timeout=30)
+    running.communicate(timeout=120)
 
 
 def results_in_memory():

@@ -36,7 +36,7 @@ def gym(tmp_path, servers):
 
     def run(*arguments):
         process = start(*arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
     run.start = start
@@ -52,7 +52,7 @@ def rows_file(tmp_path):
     return path
 
 
-def wait_until(condition, seconds=30.0):
+def wait_until(condition, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the wait took too long"
@@ -126,7 +126,7 @@ def test_a_signal_saves_cancels_and_says_how_to_go_on(
     process = gym.start(*words, f"+record_omitted_rollouts={str(omitted).lower()}")
     wait_until(lambda: servers.in_flight == 3 and len(read_rows(files.rollouts)) == 2)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     assert out == ""
     assert "gym eval run --no-serve" in err
@@ -155,7 +155,7 @@ def test_status_of_a_running_an_interrupted_a_stale_and_a_missing_run(servers, g
     [status] = json.loads(out)
     assert (code, status["state"], status["stale"], status["counts"]["expected"]) == (3, "running", False, 6)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=120)
     [status] = json.loads(gym("eval", "status", "out/rollouts.jsonl", "--json")[1])
     assert (status["state"], status["stale"]) == ("running", True)
     code, out, _ = gym("eval", "status", "out")
@@ -235,7 +235,7 @@ def test_an_interrupt_before_anything_was_sent_says_so(gym, rows_file, tmp_path)
         connection, _ = silent.accept()
         with connection:
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert "nothing was changed" in err
     assert "--resume" not in err

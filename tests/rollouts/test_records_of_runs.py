@@ -184,7 +184,7 @@ async def test_a_stream_that_is_no_terminal_gets_plain_lines():
     status.counts.expected, status.counts.succeeded, status.counts.pending = 4, 1, 3
     status.reward.count, status.reward.sum = 1, 0.5
     watching = asyncio.create_task(TerminalProgress(stream, line_interval_s=0.0).watch(status))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not stream.getvalue():
             await asyncio.sleep(0)
     watching.cancel()
@@ -206,7 +206,7 @@ async def test_a_terminal_gets_a_bar_and_log_lines_pass_above_it(monkeypatch):
     status = RunStatus(run_id="r", output="o", started_at=0, updated_at=0)
     status.counts.expected = 4
     watching = asyncio.create_task(TerminalProgress(stream).watch(status))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while "0/4" not in stream.getvalue():
             await asyncio.sleep(0)
     logging.getLogger("x").warning("one row failed")

@@ -106,7 +106,7 @@ async def test_an_ended_run_counts_what_was_not_run_as_pending_and_says_why(serv
 
     servers.behaviours["agent_a"] = behave
     running = asyncio.ensure_future(collect(why_cancelled=lambda: reason, record_omitted_rollouts=omitted))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while servers.in_flight < 2 or len(servers.received) < 4:
             await asyncio.sleep(0.005)
     running.cancel()

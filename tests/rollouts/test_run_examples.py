@@ -153,7 +153,7 @@ async def test_a_spent_budget_starts_nothing(servers, head, make_rows):
     assert all(result["_ng_dispatch_drained"] and result["_ng_failure_class"] == "cancelled" for result in results)
 
 
-async def wait_until(condition, seconds=10.0):
+async def wait_until(condition, seconds=120.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

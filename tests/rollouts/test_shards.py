@@ -138,7 +138,7 @@ async def test_rows_need_usable_indices_and_nothing_is_written_otherwise(
     assert servers.received == []
 
 
-async def wait_until(condition, seconds=10.0):
+async def wait_until(condition, seconds=120.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

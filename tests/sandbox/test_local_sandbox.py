@@ -15,7 +15,7 @@ from nemo_gym.sandbox import AsyncSandbox, SandboxCreateError, SandboxSpec, Sand
 from nemo_gym.sandbox.providers.base import ConnectableProvider, PausableProvider, SandboxProvider
 from nemo_gym.sandbox.providers.local import LocalProvider
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(name="base")

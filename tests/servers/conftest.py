@@ -129,7 +129,7 @@ def make_client() -> Callable[..., Any]:
     return make
 
 
-async def wait_until(condition: Callable[[], bool], *, deadline_s: float = 5.0) -> None:
+async def wait_until(condition: Callable[[], bool], *, deadline_s: float = 60.0) -> None:
     """Wait for a condition, with a deadline."""
     end = time.monotonic() + deadline_s
     while not condition():
