@@ -16,6 +16,7 @@ from nemo_gym.capture import (
     sum_model_calls,
 )
 from nemo_gym.errors import DataError
+from nemo_gym.records.codec import decoded
 
 EXCHANGE: dict[str, Any] = {
     "model_call_id": "c1",
@@ -214,3 +215,8 @@ def test_reading_a_file_finds_what_reading_its_lines_one_by_one_finds(store: Cap
         records, invalid = read_available_model_call_records(store, str(number))
         assert invalid == damaged
         assert repr(records) == repr([build_model_call_record(line, call_index=index) for index, line in objects])
+        encoded, invalid = read_available_model_call_records(store, str(number), encoded_bodies=True)
+        assert invalid == damaged
+        for record in encoded:
+            record.request, record.response = decoded(record.request), decoded(record.response)
+        assert repr(encoded) == repr(records)

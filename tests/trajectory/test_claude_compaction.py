@@ -141,16 +141,19 @@ def test_other_sources_are_left_alone(make, summary_call):
     assert attach_summary_calls(bundle, around(make, summary_call())) is bundle
 
 
+@pytest.mark.parametrize("encoded_bodies", [True, False])
 @pytest.mark.parametrize("include_payloads", [True, False])
 def test_attaching_evidence_does_it_with_and_without_payloads_on_the_record(
-    make, summary_call, tmp_path, include_payloads
+    make, summary_call, tmp_path, include_payloads, encoded_bodies
 ):
     store = CaptureStore(tmp_path)
     for call in around(make, summary_call()):
         store.record("0-0", {**call, "response": call.get("response") or {"id": call["response_id"]}})
     result = {"ng_agent_observations": dump(claude(make, compaction(make)))}
     row = {"_ng_task_index": 0, "_ng_rollout_index": 0}
-    attach_evidence(row, result, capture_dirs=[tmp_path], include_payloads=include_payloads)
+    attach_evidence(
+        row, result, capture_dirs=[tmp_path], include_payloads=include_payloads, encoded_bodies=encoded_bodies
+    )
     assert [ref["model_call_id"] for ref in result["ng_trajectory"]["invocations"][0]["model_calls"]] == [
         "c1",
         "sum",

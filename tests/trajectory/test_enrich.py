@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 
@@ -206,3 +207,61 @@ def test_merging_a_capture_attaches_and_joins_and_projects_nothing(captured, mak
 def test_merging_without_a_directory_changes_nothing(make):
     record = {**ROW, "ng_agent_observations": observed(make)}
     assert merge_model_call_capture_into_record(copy.deepcopy(record), []) == record
+
+
+_ODD_BODIES = [
+    b'{"input": "q"}',
+    b'{"input": 1000000000000000000000000000000, "n": -0.0, "e": 1E5}',
+    b'{"input": "\\ud800", "emoji": "\\ud83d\\ude00", "raw": "\xf0\x9f\x98\x80\xe2\x80\xa8"}',
+    b'{ "input" : [ 1, { } ,null ] }',
+    b'{"a": 1, "a": 2}',
+    b'["no object"]',
+    b"7",
+    b"null",
+    b'{"input": NaN}',
+    b'{"input": "\xff"}',
+    b'{"input": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+]
+
+
+def _evidence_with(tmp_path, make, request, response, *, encoded_bodies, status=200, include_payloads=True):
+    lines = [
+        b'{"model_call_id": "c%d", "status_code": %d, "request": %s, "response": %s}'
+        % (number, status, request, response)
+        for number in (1, 2)
+    ]
+    (tmp_path / "0-0.capture.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    bundle = make.bundle(make.invocation("root", {"model_call_id": "c1"}, {"model_call_id": "c2"}))
+    result = attach_evidence(
+        ROW, {"ng_agent_observations": bundle}, capture_dirs=[tmp_path], include_perf_detail=True,
+        include_payloads=include_payloads, encoded_bodies=encoded_bodies,
+    )  # fmt: skip
+    return json.loads(encode(result))
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("include_payloads", [True, False])
+@pytest.mark.parametrize("body", _ODD_BODIES, ids=range(len(_ODD_BODIES)))
+def test_bodies_that_stay_encoded_are_written_as_decoded_ones_are(tmp_path, make, body, include_payloads, status):
+    answer = b'{"id": "r", "model": "m", "usage": {"input_tokens": 3}}'
+    for request, response in ((body, answer), (answer, body), (body, b"null")):
+        plain, encoded = (
+            _evidence_with(
+                tmp_path, make, request, response, status=status, include_payloads=include_payloads, encoded_bodies=yes
+            )
+            for yes in (False, True)
+        )
+        assert encoded == plain
+
+
+def test_a_retry_is_known_by_its_request_also_when_that_stays_encoded(tmp_path, make):
+    for request in (b'{"a": 1, "b": 2}', b'{"b": 2, "a": 1}'):
+        lines = [
+            b'{"model_call_id": "c1", "status_code": 500, "request": {"a": 1, "b": 2}}',
+            b'{"model_call_id": "c2", "status_code": 200, "request": %s}' % request,
+        ]
+        (tmp_path / "0-0.capture.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        bundle = make.bundle(make.invocation("root", {"model_call_id": "c1"}, {"model_call_id": "c2"}))
+        result = {"ng_agent_observations": bundle}
+        attach_evidence(ROW, result, capture_dirs=[tmp_path], include_perf_detail=True, encoded_bodies=True)
+        assert result["ng_perf_detail"]["retries"] == {"count": 1}

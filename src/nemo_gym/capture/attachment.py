@@ -41,10 +41,12 @@ def attach_model_call_capture(
     row: Mapping[str, Any],
     capture_dirs: Sequence[str | Path | CaptureStore],
     include_payloads: bool,
+    encoded_bodies: bool = False,
 ) -> AttachedCapture | None:
     """Set `record["ng_model_call_capture"] = {rollout_id, metrics, calls[, gaps]}` from the capture of `row`.
 
-    Nothing else of the record is touched (C19). Returns None, and changes nothing, without directories or when the row
+    Nothing else of the record is touched (C19). `encoded_bodies` is for a record that is only going to be written: its
+    bodies are then `codec.Encoded`. Returns None, and changes nothing, without directories or when the row
     has no identity. Raises ValueError when the row's explicit id is unusable.
     """
     if not capture_dirs:
@@ -55,7 +57,7 @@ def attach_model_call_capture(
     calls: list[ModelCallRecord] = []
     gaps: list[JsonObject] = []
     for directory in capture_dirs:
-        _read(directory, rollout_id, calls, gaps)
+        _read(directory, rollout_id, calls, gaps, encoded_bodies)
     if not calls and not gaps:
         gaps.append({"code": gap_codes.CAPTURE_NO_RECORDS})
     capture: JsonObject = {
@@ -107,12 +109,16 @@ def _store(directory: str | Path | CaptureStore) -> CaptureStore:
 
 
 def _read(
-    directory: str | Path | CaptureStore, rollout_id: str, calls: list[ModelCallRecord], gaps: list[JsonObject]
+    directory: str | Path | CaptureStore,
+    rollout_id: str,
+    calls: list[ModelCallRecord],
+    gaps: list[JsonObject],
+    encoded_bodies: bool,
 ) -> None:
     """Add one directory's calls and gaps; nothing that is on disk makes this raise."""
     try:
         store = _store(directory)
-        found, invalid = read_available_model_call_records(store, rollout_id)
+        found, invalid = read_available_model_call_records(store, rollout_id, encoded_bodies=encoded_bodies)
         missing, misses_unnamed = store.losses(rollout_id, {str(call.model_call_id) for call in found})
         first = len(calls)
         for call in found if first else ():  # a second directory goes on counting

@@ -19,7 +19,7 @@ from nemo_gym.dialects.names import DIALECTS, Dialect
 from nemo_gym.dialects.reasoning import reasoning_of
 from nemo_gym.dialects.tool_calls import tool_calls_of
 from nemo_gym.dialects.usage import TokenCounts, token_counts, usage_of
-from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.codec import Encoded, JsonObject
 from nemo_gym.records.evidence import Finite, ModelServerRef
 from nemo_gym.records.model_calls import SUMMED_FIELDS, ModelCallRecord
 
@@ -45,13 +45,19 @@ def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelC
     return [build_model_call_record(line, call_index=index) for index, line in enumerate(store.read(rollout_id))]
 
 
-def read_available_model_call_records(store: CaptureStore, rollout_id: str) -> tuple[list[ModelCallRecord], int]:
-    """Return what can be read, with the original line indices, and how many lines cannot."""
+def read_available_model_call_records(
+    store: CaptureStore, rollout_id: str, *, encoded_bodies: bool = False
+) -> tuple[list[ModelCallRecord], int]:
+    """Return what can be read, with the original line indices, and how many lines cannot.
+
+    With `encoded_bodies`, `request` and `response` of a well-formed line are `codec.Encoded`: the bytes of the line.
+    """
+    read = _record_with_encoded_bodies if encoded_bodies else _record_of_line
     records: list[ModelCallRecord] = []
     invalid = 0
     for index, line in enumerate(store.lines(rollout_id)):
         try:
-            record = _record_of_line(line, index)
+            record = read(line, index)
         except ValueError:
             invalid += 1
         else:
@@ -67,13 +73,36 @@ def _record_of_line(line: bytes, call_index: int) -> ModelCallRecord | None:
     """
     try:
         stated = _decode_stated(line)
-        # What is skipped, because no reader wants it, is not checked for being text.
-        if stated.type != "call" or not (line.isascii() or is_utf8(line)):
-            raise ValueError("not a well-formed call")
+        _check_well_formed(stated.type, line)
         return _record_of(stated, _answer_of(stated), call_index)
     except (msgspec.DecodeError, *_SHAPE_FAULTS):
         exchange = decode_exchange(line)
         return build_model_call_record(exchange, call_index=call_index) if is_call(exchange) else None
+
+
+def _record_with_encoded_bodies(line: bytes, call_index: int) -> ModelCallRecord | None:
+    """Do what `_record_of_line` does, without decoding the request."""
+    try:
+        stated = _decode_encoded(line)
+        _check_well_formed(stated.type, line)
+        request, response = bytes(stated.request), bytes(stated.response)
+        if not request.startswith(_OBJECT_OR_NULL) or not response.startswith(_OBJECT_OR_NULL):
+            raise ValueError("a body is an object")
+        stated.response = _decode_any(response)
+        # Only an answer that does not name its model makes the request worth a look.
+        stated.request = _decode_any(request if model_of(stated.response) is None else b"null")
+        record = _record_of(stated, _answer_of(stated), call_index)
+    except (msgspec.DecodeError, *_SHAPE_FAULTS):
+        return _record_of_line(line, call_index)
+    record.request = None if request == b"null" else Encoded(request)  # type: ignore[assignment]
+    record.response = None if response == b"null" else Encoded(response)  # type: ignore[assignment]
+    return record
+
+
+def _check_well_formed(kind: object, line: bytes) -> None:
+    # What is skipped, because no reader wants it, is not checked for being text.
+    if kind != "call" or not (line.isascii() or is_utf8(line)):
+        raise ValueError("not a well-formed call")
 
 
 def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
@@ -192,7 +221,21 @@ class _Stated(msgspec.Struct, kw_only=True):
                 raise ValueError("a body is an object")
 
 
+class _WithEncodedBodies(_Stated, kw_only=True):
+    """The same, with the bodies as they are in the line."""
+
+    request: msgspec.Raw = msgspec.Raw(b"null")
+    response: msgspec.Raw = msgspec.Raw(b"null")
+
+    def __post_init__(self) -> None:
+        if self.stream_error is not None and type(self.stream_error) is not dict:
+            raise ValueError("a body is an object")
+
+
 _decode_stated = msgspec.json.Decoder(_Stated).decode
+_decode_encoded = msgspec.json.Decoder(_WithEncodedBodies).decode
+_decode_any = msgspec.json.Decoder().decode
+_OBJECT_OR_NULL = (b"{", b"null")
 
 
 class _Answer(NamedTuple):

@@ -203,7 +203,9 @@ class EvalCollection:
             client=self._client,
             router=router,
             run_id=manifest.run_id,
-            evidence=EvidencePolicy(capture_dirs=capture.capture_dirs, attach=True, seal_captures=capture.archive),
+            evidence=EvidencePolicy(
+                capture_dirs=capture.capture_dirs, attach=True, seal_captures=capture.archive, encoded_bodies=True
+            ),
             route_failures=config.route_failures_to_sidecar,
             typed_failures=False,
             recorder=self._recorder,

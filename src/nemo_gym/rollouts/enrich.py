@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from nemo_gym.capture import CaptureStore, attach_model_call_capture
 from nemo_gym.records import keys
-from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.codec import JsonObject, decoded
 from nemo_gym.records.evidence import AgentObservationBundle, ObservationGap, dump, read
 from nemo_gym.records.gaps import OBSERVATION_JOIN_FAILED
 from nemo_gym.records.identity import TrajectoryIdentity, trajectory_identity_of
 from nemo_gym.records.matching import CallIndex
+from nemo_gym.records.model_calls import ModelCallRecord
 from nemo_gym.trajectory import (
     CLAUDE_CODE,
     PROJECTION_ERRORS,
@@ -41,6 +42,7 @@ def attach_evidence(
     include_payloads: bool = True,
     keep_captured_payloads: bool = False,
     include_perf_detail: bool = False,
+    encoded_bodies: bool = False,
 ) -> JsonObject:
     """Put the evidence of one finished attempt on `result`, in place, and return it.
 
@@ -49,10 +51,15 @@ def attach_evidence(
     is still projected. `rollout_latency_ms` is the measured wall clock around `/run`, or None. Without
     `include_payloads` no request or response body reaches the record. `keep_captured_payloads` leaves the bodies in
     `ng_model_call_capture` too; they are the same objects as in the trajectory. `include_perf_detail` adds
-    a fifth attachment, `ng_perf_detail`, wherever there is `ng_perf`.
+    a fifth attachment, `ng_perf_detail`, wherever there is `ng_perf`. `encoded_bodies` is for a result that is only
+    going to be written: captured bodies are put on it as `codec.Encoded`, without being decoded.
     """
     attached = _attach_and_join(
-        row, result, capture_dirs, include_payloads=include_payloads and not payloads_are_redacted(result)
+        row,
+        result,
+        capture_dirs,
+        include_payloads=include_payloads and not payloads_are_redacted(result),
+        encoded_bodies=encoded_bodies,
     )
     projection = project_onto(
         result,
@@ -95,14 +102,23 @@ class _Attached(NamedTuple):
 
 
 def _attach_and_join(
-    row: Mapping[str, Any], result: JsonObject, capture_dirs: Sequence[Path | CaptureStore], *, include_payloads: bool
+    row: Mapping[str, Any],
+    result: JsonObject,
+    capture_dirs: Sequence[Path | CaptureStore],
+    *,
+    include_payloads: bool,
+    encoded_bodies: bool = False,
 ) -> _Attached:
     """Attach the capture and join the bundle to it, in place."""
     if not capture_dirs:
         return _Attached()
     try:
         attached = attach_model_call_capture(
-            result, row=row, capture_dirs=capture_dirs, include_payloads=include_payloads
+            result,
+            row=row,
+            capture_dirs=capture_dirs,
+            include_payloads=include_payloads,
+            encoded_bodies=encoded_bodies,
         )
     except ValueError:  # a row whose id cannot be a capture key was never captured
         return _Attached()
@@ -115,13 +131,17 @@ def _attach_and_join(
     try:
         bundle = read(AgentObservationBundle, observations)
         if bundle.source == CLAUDE_CODE:  # compares bodies, so it needs them also where the record does not
-            bundle = attach_summary_calls(bundle, [call.model_dump() for call in attached.calls])
+            bundle = attach_summary_calls(bundle, [_with_decoded_bodies(call) for call in attached.calls])
         joined = join_bundle(bundle, attached.capture["calls"], captured.calls)
     except PROJECTION_ERRORS:
         add_gap(attached.capture, ObservationGap(code=OBSERVATION_JOIN_FAILED))
         return _Attached(captured)
     result[keys.AGENT_OBSERVATIONS] = dump(joined)
     return _Attached(captured, joined)
+
+
+def _with_decoded_bodies(call: ModelCallRecord) -> JsonObject:
+    return {**call.model_dump(), "request": decoded(call.request), "response": decoded(call.response)}
 
 
 def _identity_of(row: Mapping[str, Any]) -> TrajectoryIdentity:

@@ -5,6 +5,7 @@ File work happens in threads; what is attached is decided in `enrich`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,8 @@ class EvidencePolicy:
 
     `capture_dirs` is empty when observability is off. `attach` puts capture, trajectory and performance on results;
     `keep_captured_payloads` leaves bodies in `ng_model_call_capture` after the projection; `delete_captures` removes a
-    capture once its calls are on the record; `seal_captures` compresses it once the record is written.
+    capture once its calls are on the record; `seal_captures` compresses it once the record is written;
+    `encoded_bodies` leaves captured bodies undecoded, when nobody but the writer gets the results.
     """
 
     capture_dirs: Sequence[Path] = field(default_factory=tuple)
@@ -46,6 +48,7 @@ class EvidencePolicy:
     keep_captured_payloads: bool = False
     delete_captures: bool = False
     seal_captures: bool = False
+    encoded_bodies: bool = False
     _clearing: Lane = field(default_factory=Lane, init=False, repr=False)
     _attaching: Lane = field(default_factory=Lane, init=False, repr=False)
 
@@ -78,10 +81,13 @@ class EvidencePolicy:
             return False
         rollout_id = rollout_id_of(row)
         size = 0
-        for store in self._stores if rollout_id is not None else ():
-            if any(call.alive for call in store.open_calls(rollout_id)):
-                return False
-            size += store.size_of(str(rollout_id))
+        try:
+            for store in self._stores if rollout_id is not None else ():
+                if any(call.alive for call in store.open_calls(rollout_id)):
+                    return False
+                size += store.size_of(str(rollout_id))
+        except OSError:
+            return False
         if size > SHORT_BYTES:
             return False
         self._attaching.now(self._attach(row, result, latency_ms))
@@ -90,9 +96,10 @@ class EvidencePolicy:
     async def attach_to(self, row: JsonObject, result: JsonObject, *, latency_ms: float | None) -> None:
         """Wait until the rollout's calls are written, at most five seconds, then attach its evidence in place."""
         rollout_id = rollout_id_of(row)
-        if rollout_id is not None:
-            for store in self._stores:
-                await await_model_call_capture_quiescence(store, rollout_id, QUIESCENCE_TIMEOUT_S)
+        for store in self._stores if rollout_id is not None else ():
+            # A directory that cannot be read becomes a gap when it is attached.
+            with contextlib.suppress(OSError):
+                await await_model_call_capture_quiescence(store, str(rollout_id), QUIESCENCE_TIMEOUT_S)
         await self._attaching.run(self._attach(row, result, latency_ms))
 
     def _attach(self, row: JsonObject, result: JsonObject, latency_ms: float | None) -> Callable[[], object]:
@@ -105,6 +112,7 @@ class EvidencePolicy:
             include_payloads=self.include_payloads,
             keep_captured_payloads=self.keep_captured_payloads,
             include_perf_detail=True,
+            encoded_bodies=self.encoded_bodies,
         )
 
     @property

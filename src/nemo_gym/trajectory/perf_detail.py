@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_gym.records.call_outcome import failed
-from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.codec import JsonObject, same_json
 from nemo_gym.records.evidence import (
     ToolCallObservation,
     TrajectoryModelCall,
@@ -128,7 +128,7 @@ def _retries(
         call
         for at, call in calls.items()
         if any(
-            earlier < at and owners[earlier] == owners[at] and other.request == call.request
+            earlier < at and owners[earlier] == owners[at] and same_json(other.request, call.request)
             for earlier, other in failures.items()
         )
     ]
