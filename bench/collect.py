@@ -176,7 +176,10 @@ async def _collect(source: Path, output: Path, head: int) -> None:
 
 
 def _main(what: str, source: str, output: str, agent: str, head: str) -> None:
-    import nemo_gym.rollouts.collect  # noqa: F401 - imports are measured by `start`
+    # Imports, of which reading the head server's answer needs one, are measured by `start` and by the first dispatch.
+    import yaml  # noqa: F401
+
+    import nemo_gym.rollouts.collect  # noqa: F401
 
     work: Callable[[], object]
     if what == "floor":
