@@ -10,7 +10,7 @@ import msgspec
 from nemo_gym.health import registry
 from nemo_gym.health.checks import ROLLOUT_CHECKS, Found, ended_on_failed_call
 from nemo_gym.health.facts import NO_COUNT, RolloutFacts
-from nemo_gym.health.lines import Line, Problem, RecordFacts, read_line
+from nemo_gym.health.lines import Problem, RecordFacts, read_line
 from nemo_gym.records.call_outcome import answered
 from nemo_gym.records.evidence import TrajectoryModelCall
 
@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     capture_completion_tokens: int | None = None
 
 
-def evaluate_line(line: Line | None, ignored: Container[str] = ()) -> Outcome:
+def evaluate_line(line: bytes | None, ignored: Container[str] = ()) -> Outcome:
     """Return the outcome of one line; None stands for a line too long to read."""
     if line is None:
         return _unreadable(Problem(reason="longer than a record can be", error="OverflowError"), ignored)

@@ -20,7 +20,6 @@ import msgspec
 from nemo_gym.records import codec, evidence, keys
 from nemo_gym.records.codec import JsonObject, JsonValue
 
-Line: TypeAlias = bytes | memoryview
 Where: TypeAlias = "tuple[Where, str] | None"
 """Where a value stands: the path of what holds it, and the step from there."""
 
@@ -64,13 +63,12 @@ class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
 
 
-def read_line(line: Line) -> RecordFacts | Problem:
+def read_line(line: bytes) -> RecordFacts | Problem:
     """Return what a line says, or why it cannot be read. Never raises, for any bytes."""
-    data = bytes(line)
     try:
-        value = jiter.from_json(data, catch_duplicate_keys=True, cache_mode="keys", allow_inf_nan=False)
+        value = jiter.from_json(line, catch_duplicate_keys=True, cache_mode="keys", allow_inf_nan=False)
     except ValueError:
-        return _on_a_fresh_stack(data)
+        return _on_a_fresh_stack(line)
     return _facts(value, [])
 
 

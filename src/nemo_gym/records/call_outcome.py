@@ -12,9 +12,7 @@ def failed(call: TrajectoryModelCall) -> bool:
     facts = call.response_metadata
     status = facts.status_code
     return (
-        (status is not None and status >= 400)
-        or bool(facts.error_category)
-        or facts.response_status in FAILED_STATUSES
+        (status is not None and status >= 400) or bool(facts.error_category) or facts.response_status in FAILED_STATUSES
     )
 
 
