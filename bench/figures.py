@@ -86,6 +86,12 @@ def repeated(measure: Callable[[], float], *, runs: int = 5) -> list[float]:
     return [measure() for _ in range(runs)]
 
 
+def alternated(*measures: Callable[[], float], runs: int = 5) -> list[list[float]]:
+    """Return what each of `measures` returned in each run; they take turns, so that a slow minute is all theirs."""
+    rounds = [[measure() for measure in measures] for _ in range(runs + 1)]
+    return [list(values) for values in zip(*rounds[1:], strict=True)]
+
+
 def wall_seconds(work: Callable[[], Any]) -> float:
     """Return how long `work` takes, in seconds."""
     begun = time.perf_counter()

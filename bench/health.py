@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from bench.figures import Figure, cpu_seconds, repeated
+from bench.figures import Figure, alternated, cpu_seconds
 from nemo_gym.health.reading import FileRange, iter_lines
 from nemo_gym.health.runner import SUMMARY_NAME, VERDICTS_NAME, run_health_checks
 
@@ -65,9 +65,11 @@ def run() -> list[Figure]:
         folder = Path(name)
         large = _write(folder / "large.jsonl", RECORDS, body_bytes=8_000)
         per_record = 1e6 / RECORDS
-        floor = repeated(lambda: _cpu(lambda: _decode_lines(large)) * per_record)
-        views = repeated(lambda: _cpu(lambda: _decode_views(large)) * per_record)
-        checked = repeated(lambda: _cpu(lambda: run_health_checks(large, workers=1)) * per_record)
+        floor, views, checked = alternated(
+            lambda: _cpu(lambda: _decode_lines(large)) * per_record,
+            lambda: _cpu(lambda: _decode_views(large)) * per_record,
+            lambda: _cpu(lambda: run_health_checks(large, workers=1)) * per_record,
+        )
         digests = {_reports(large, workers) for workers in (1, 2)}
         few = _write(folder / "few.jsonl", FEW, body_bytes=20, calls=2)
         many = _write(folder / "many.jsonl", MANY, body_bytes=20, calls=2)
@@ -93,7 +95,7 @@ def _decode_lines(path: Path) -> None:
 
 
 def _decode_views(path: Path) -> None:
-    """The same with the reader of the health checks, which copies no line."""
+    """The same with the reader of the health checks, which takes larger blocks."""
     decoder = msgspec.json.Decoder(_Record)
     for line in iter_lines(FileRange(path, 0, path.stat().st_size)):
         assert line is not None

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.health import reading
-from nemo_gym.health.reading import FileRange, iter_lines, split
+from nemo_gym.health.reading import FileRange, is_blank, iter_lines, split
 
 
 def _read(part: FileRange) -> list[bytes | None]:
-    return [None if line is None else bytes(line) for line in iter_lines(part)]
+    return list(iter_lines(part))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -27,6 +27,33 @@ def test_each_line_belongs_to_exactly_one_range(tmp_path: Path, lines: list[byte
         expected.pop()
     found = [line for ranges in split([(path, len(data))], parts) for part in ranges for line in _read(part)]
     assert found == expected
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=12),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(1, 30),
+    st.integers(1, 5),
+)
+def test_neither_blocks_nor_ranges_change_the_lines(
+    tmp_path: Path, lines: list[bytes], ended: bool, block: int, longest: int, parts: int
+) -> None:
+    data = b"\n".join(lines) + (b"\n" if ended else b"")
+    path = tmp_path / "f"
+    path.write_bytes(data)
+    whole = data.removesuffix(b"\n").split(b"\n") if data else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BLOCK_BYTES", block)
+        patch.setattr(reading, "MAX_LINE_BYTES", longest)
+        found = [line for ranges in split([(path, len(data))], parts) for part in ranges for line in _read(part)]
+    assert found == [line if len(line) <= longest else None for line in whole]
+
+
+@given(st.binary(max_size=6) | st.text(" \t\r\v\f\x1c\x85", max_size=6).map(str.encode))
+def test_a_blank_line_is_one_of_which_nothing_is_left_when_stripped(line: bytes) -> None:
+    assert is_blank(line) == (not line.strip())
 
 
 def test_lines_longer_than_the_buffer_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

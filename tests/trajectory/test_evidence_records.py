@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nemo_gym.records.conversation import ITEM_TYPES, checked_item, checked_items
 from nemo_gym.records.evidence import (
     AgentInvocation,
     AgentObservationBundle,
@@ -176,3 +181,28 @@ def test_a_dump_reads_back_equal_and_has_every_field():
         ("prompt_tokens", "completion_tokens", "reasoning_tokens", "total_tokens", "cached_tokens")
     )
     assert dumped["invocations"][0]["kind"] == "agent_invocation"
+
+
+_ITEMS = st.dictionaries(
+    st.sampled_from(["type", "role", "content", "call_id", "name", "arguments", "output", "id", "summary"]),
+    st.sampled_from(["message", "user", "x", None, 1, []]) | st.sampled_from(sorted(ITEM_TYPES)),
+)
+
+
+@given(st.lists(_ITEMS | st.sampled_from([None, "hi", {"role": "user", "content": ""}]), max_size=4))
+def test_a_list_of_items_is_checked_as_each_of_them_is(items: list[Any]) -> None:
+    before = list(items)
+    expected: list[Any] = []
+    reason = None
+    try:
+        expected += map(checked_item, items)
+    except ValueError as error:
+        reason = f"conversation[{len(expected)}]: {error}"
+    if reason is None:
+        checked = checked_items(items)
+        assert checked == expected
+        assert (checked is items) == all(one is other for one, other in zip(expected, items, strict=True))
+    else:
+        with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+            checked_items(items)
+    assert items == before

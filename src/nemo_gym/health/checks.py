@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from nemo_gym.health import registry
-from nemo_gym.health.facts import RolloutFacts, call_id, failed_attempt, known_count, tokens_unowed
+from nemo_gym.health.facts import NO_COUNT, RolloutFacts, call_id, failed_attempt, tokens_unowed
 from nemo_gym.health.payloads import has_content, has_tool_call, response_has_content
 from nemo_gym.records.call_outcome import successful
 from nemo_gym.records.codec import JsonObject
@@ -181,12 +181,13 @@ def token_count_mismatch(facts: RolloutFacts) -> list[Found] | None:
     if prompt is None or completion is None:
         return None
     captured_prompt = captured_completion = 0
+    failures = facts.failures
     for position, call in facts.owned_calls:
-        if facts.failures[position] and failed_attempt(call):
+        if failures[position] and failed_attempt(call):
             continue
         counts = call.token_stats
-        of_prompt, of_completion = known_count(counts.prompt_tokens), known_count(counts.completion_tokens)
-        if of_prompt is None or of_completion is None:
+        of_prompt, of_completion = counts.prompt_tokens, counts.completion_tokens
+        if of_prompt is None or of_completion is None or of_prompt >= NO_COUNT or of_completion >= NO_COUNT:
             return None
         captured_prompt += of_prompt
         captured_completion += of_completion

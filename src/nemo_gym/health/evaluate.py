@@ -9,9 +9,9 @@ import msgspec
 
 from nemo_gym.health import registry
 from nemo_gym.health.checks import ROLLOUT_CHECKS, Found, ended_on_failed_call
-from nemo_gym.health.facts import RolloutFacts, known_count
-from nemo_gym.health.lines import Line, Problem, RecordFacts, read_line
-from nemo_gym.records.call_outcome import successful
+from nemo_gym.health.facts import NO_COUNT, RolloutFacts
+from nemo_gym.health.lines import Problem, RecordFacts, read_line
+from nemo_gym.records.call_outcome import answered
 from nemo_gym.records.evidence import TrajectoryModelCall
 
 CHECK_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     capture_completion_tokens: int | None = None
 
 
-def evaluate_line(line: Line | None, ignored: Container[str] = ()) -> Outcome:
+def evaluate_line(line: bytes | None, ignored: Container[str] = ()) -> Outcome:
     """Return the outcome of one line; None stands for a line too long to read."""
     if line is None:
         return _unreadable(Problem(reason="longer than a record can be", error="OverflowError"), ignored)
@@ -102,29 +102,31 @@ def evaluate_record(record: RecordFacts, ignored: Container[str] = ()) -> Outcom
 
 def _count(outcome: Outcome, facts: RolloutFacts) -> None:
     """Fill in what the summary and the task checks add up."""
-    calls = facts.calls
+    calls, failures = facts.calls, facts.failures
     outcome.capture_observed = facts.calls_observed
     outcome.policy_calls_observed = facts.scope_complete and facts.turn_view.complete
     outcome.model_calls = len(calls)
     outcome.transcript_prompt_tokens, outcome.transcript_completion_tokens = facts.usage_counts
     if not calls:
         return
-    outcome.successful_model_calls = sum(successful(calls[position]) for position in facts.turn_view.matched)
-    if True in facts.failures:
-        failed = [call for call, failure in zip(calls, facts.failures, strict=True) if failure]
+    matched = facts.turn_view.matched
+    outcome.successful_model_calls = sum([answered(calls[at]) for at in matched if not failures[at]])
+    if True in failures:
+        failed = [call for call, failure in zip(calls, failures, strict=True) if failure]
         statuses = [call.response_metadata.status_code for call in failed]
-        counts = Counter("unknown" if status is None else str(status) for status in statuses)
-        outcome.errors_by_status = dict(sorted(counts.items()))
+        by_status = Counter("unknown" if status is None else str(status) for status in statuses)
+        outcome.errors_by_status = dict(sorted(by_status.items()))
         outcome.ended_on_error = bool(ended_on_failed_call(facts))
-    outcome.capture_prompt_tokens = _sum([call.token_stats.prompt_tokens for call in calls])
-    outcome.capture_completion_tokens = _sum([call.token_stats.completion_tokens for call in calls])
+    tokens = [call.token_stats for call in calls]
+    outcome.capture_prompt_tokens = _sum([counts.prompt_tokens for counts in tokens])
+    outcome.capture_completion_tokens = _sum([counts.completion_tokens for counts in tokens])
     # The ids of a valid trajectory are unique: only calls without one can be the same call twice.
     known = [name for call in calls if not call.model_call_id and (name := _replay_identity(call)) is not None]
     outcome.duplicated_calls = len(known) - len(set(known))
 
 
 def _sum(values: list[int | None]) -> int | None:
-    known = [value for value in map(known_count, values) if value is not None]
+    known = [value for value in values if value is not None and value < NO_COUNT]
     return sum(known) if known else None
 
 

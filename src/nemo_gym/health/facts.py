@@ -6,16 +6,19 @@ A fact is None, or False, when the evidence for it is missing; `gaps` decide wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from nemo_gym.health.lines import RecordFacts
 from nemo_gym.records.call_outcome import failed
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.evidence import ModelCallRef, TrajectoryModelCall, TrajectoryRecord
+from nemo_gym.records.evidence import ModelCallRef, ModelServerRef, TrajectoryModelCall, TrajectoryRecord
 from nemo_gym.records.gaps import blocked_inputs
 from nemo_gym.records.matching import CallIdentity, CallIndex
 
 FINISHED_STATUSES = frozenset({"completed", "incomplete"})
 CONTEXT_REFUSED = "context_length_exceeded"
+NO_COUNT = 1 << 63
+"""So many of anything nobody can have counted."""
 
 
 class Bindings:
@@ -69,7 +72,7 @@ class RolloutFacts:
         self.calls_observed = observed and "model_calls" not in blocked
         self.scope_complete = observed and "model_call_scope" not in blocked
         self.calls: list[TrajectoryModelCall] = [] if self.trajectory is None else self.trajectory.model_calls
-        self.failures = [failed(call) for call in self.calls]
+        self.failures = list(map(failed, self.calls))
         self.turn_view, self.owned_view = self._views()
         self.owned_calls = [(position, self.calls[position]) for position in self.owned_view.matched]
 
@@ -77,9 +80,12 @@ class RolloutFacts:
         if self.trajectory is None:
             return Bindings(set(), {}), Bindings(set(), {})
         binder = _Binder(self.calls)
-        binder.bind([reference for turn in self.trajectory.turns for reference in turn.model_calls])
+        binder.bind(chain.from_iterable([turn.model_calls for turn in self.trajectory.turns]))
+        of_turns = len(binder.matched), len(binder.unmatched)
         turn_view = Bindings(binder.matched, dict(binder.unmatched))
-        binder.bind([reference for invocation in self.trajectory.invocations for reference in invocation.model_calls])
+        binder.bind(chain.from_iterable([invocation.model_calls for invocation in self.trajectory.invocations]))
+        if of_turns == (len(binder.matched), len(binder.unmatched)):
+            return turn_view, turn_view  # turns name all that their invocations name
         return turn_view, Bindings(binder.matched, binder.unmatched)
 
 
@@ -94,28 +100,30 @@ class _Binder:
 
     def __init__(self, calls: list[TrajectoryModelCall]) -> None:
         self._calls = calls
-        self._by_id = {call.model_call_id: position for position, call in enumerate(calls)}
+        self._by_id: dict[str | None, tuple[int, ModelServerRef | None, str | None]] = {
+            name: (position, call.response_metadata.model_ref, call.response_metadata.response_id)
+            for position, call in enumerate(calls)
+            if (name := call.model_call_id)
+        }
         self._index: CallIndex | None = None
         self.matched: set[int] = set()
         self.unmatched: dict[ModelCallRef, int] = {}
 
     def bind(self, references: Iterable[ModelCallRef]) -> None:
-        by_id, calls, matched = self._by_id, self._calls, self.matched
+        by_id, matched = self._by_id, self.matched
         for reference in references:
-            name, server, response_id = reference.model_call_id, reference.model_ref, reference.response_id
-            position = by_id.get(name) if name else None
-            if position is not None:
-                facts = calls[position].response_metadata
-                if (server is None or server == facts.model_ref) and (
-                    not response_id or response_id == facts.response_id
-                ):
+            named = by_id.get(reference.model_call_id)
+            if named is not None:
+                position, its_server, its_response = named
+                server, response_id = reference.model_ref, reference.response_id
+                if (server is None or server == its_server) and (not response_id or response_id == its_response):
                     matched.add(position)
                     continue
             if self._index is None:
                 self._index = CallIndex(map(_identity_of_call, self._calls))
             found = self._index.match(reference)
             if len(found) == 1:
-                self.matched.add(found[0])
+                matched.add(found[0])
             else:
                 self.unmatched[reference] = len(found)
 
@@ -173,4 +181,4 @@ def _count(usage: JsonObject, *names: str) -> int | None:
 
 def known_count(value: int | None) -> int | None:
     """Return a count; None for one that nothing can have counted."""
-    return value if value is not None and value < 1 << 63 else None
+    return value if value is not None and value < NO_COUNT else None

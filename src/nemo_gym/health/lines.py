@@ -20,7 +20,6 @@ import msgspec
 from nemo_gym.records import codec, evidence, keys
 from nemo_gym.records.codec import JsonObject, JsonValue
 
-Line: TypeAlias = bytes | memoryview
 Where: TypeAlias = "tuple[Where, str] | None"
 """Where a value stands: the path of what holds it, and the step from there."""
 
@@ -64,13 +63,12 @@ class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
 
 
-def read_line(line: Line) -> RecordFacts | Problem:
+def read_line(line: bytes) -> RecordFacts | Problem:
     """Return what a line says, or why it cannot be read. Never raises, for any bytes."""
-    data = bytes(line)
     try:
-        value = jiter.from_json(data, catch_duplicate_keys=True, cache_mode="keys", allow_inf_nan=False)
+        value = jiter.from_json(line, catch_duplicate_keys=True, cache_mode="keys", allow_inf_nan=False)
     except ValueError:
-        return _on_a_fresh_stack(data)
+        return _on_a_fresh_stack(line)
     return _facts(value, [])
 
 
@@ -110,30 +108,28 @@ def _facts(value: JsonValue, problems: list[Problem]) -> RecordFacts | Problem:
         return Problem(reason=f"not a JSON object but a `{type(value).__name__}`", error="TypeError")
     response = value.get(keys.RESPONSE)
     usage = response.get("usage") if isinstance(response, dict) else None
-    task_index, rollout_index, stage_index = (
-        _index(value.get(key), key, problems) for key in (keys.TASK_INDEX, keys.ROLLOUT_INDEX, keys.STAGE_INDEX)
-    )
-    rollout_id, run_id = (_text(value.get(key), key, problems) for key in (keys.ROLLOUT_ID, keys.RUN_ID))
     return RecordFacts(
-        task_index=task_index,
-        rollout_index=rollout_index,
-        stage_index=stage_index,
-        rollout_id=rollout_id,
-        run_id=run_id,
+        task_index=_index(value, keys.TASK_INDEX, problems),
+        rollout_index=_index(value, keys.ROLLOUT_INDEX, problems),
+        stage_index=_index(value, keys.STAGE_INDEX, problems),
+        rollout_id=_text(value, keys.ROLLOUT_ID, problems),
+        run_id=_text(value, keys.RUN_ID, problems),
         trajectory=_trajectory(value.get(keys.TRAJECTORY), problems),
         usage=usage if isinstance(usage, dict) else None,
         problems=tuple(problems),
     )
 
 
-def _index(value: JsonValue, key: str, problems: list[Problem]) -> int | str | None:
+def _index(record: JsonObject, key: str, problems: list[Problem]) -> int | str | None:
+    value = record.get(key)
     if value is None or type(value) is str or (type(value) is int and -_INT64 <= value < _INT64):
         return value
     problems.append(Problem(reason=f"`{key}` is neither a whole number nor text", error="TypeError"))
     return None
 
 
-def _text(value: JsonValue, key: str, problems: list[Problem]) -> str | None:
+def _text(record: JsonObject, key: str, problems: list[Problem]) -> str | None:
+    value = record.get(key)
     if value is None or type(value) is str:
         return value
     problems.append(Problem(reason=f"`{key}` is not text", error="TypeError"))

@@ -5,7 +5,7 @@ A payload is any JSON value. All walks are loops, so that a deeply nested payloa
 
 from __future__ import annotations
 
-from nemo_gym.records.codec import JsonValue
+from nemo_gym.records.codec import JsonObject, JsonValue
 
 _CONTENT_KEYS = frozenset(
     {
@@ -45,17 +45,23 @@ def has_content(payload: JsonValue, *, extra_keys: tuple[str, ...] = ()) -> bool
 
 def has_tool_call(payload: JsonValue) -> bool:
     """Return whether an item, searched through lists, is a tool call or carries a non-empty `tool_calls`."""
-    pending = [payload]
+    pending = payload if type(payload) is list else [payload]
+    for value in pending:  # nearly all are items, or lists of items
+        if type(value) is dict and _is_tool_call(value):
+            return True
+    pending = [value for value in pending if type(value) is list]
     while pending:
         value = pending.pop()
-        container = type(value)
-        if container is list:
+        if type(value) is list:
             pending += value
-        elif container is dict:
-            kind = value.get("type")
-            if (type(kind) is str and kind in TOOL_CALL_TYPES) or value.get("tool_calls"):
-                return True
+        elif type(value) is dict and _is_tool_call(value):
+            return True
     return False
+
+
+def _is_tool_call(item: JsonObject) -> bool:
+    kind = item.get("type")
+    return (type(kind) is str and kind in TOOL_CALL_TYPES) or bool(item.get("tool_calls"))
 
 
 def response_has_content(payload: JsonValue) -> bool:

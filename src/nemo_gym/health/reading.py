@@ -48,49 +48,50 @@ def refuse_unreadable(path: Path) -> None:
             raise ConfigError(f"`{path}` is compressed with {name}: unpack it first")
 
 
-def iter_lines(part: FileRange) -> Iterator[memoryview | None]:
+def iter_lines(part: FileRange) -> Iterator[bytes | None]:
     """Yield each line of a range without its newline; None for one beyond `MAX_LINE_BYTES`.
 
-    A view is valid until the next line is asked for. Memory is that of the longest line. What is appended to the file
-    while it is read, after `end`, is only read to finish a line that began before.
+    Memory is twice that of the longest line. What is appended to the file while it is read, after `end`, is only read
+    to finish a line that began before.
     """
-    buffer = bytearray(BLOCK_BYTES)
-    filled, at, position = 0, 0, max(part.start - 1, 0)
+    position = max(part.start - 1, 0)
     skipping = part.start > 0  # up to the newline that ends the line of the range before
-    too_long = False
+    begun: list[bytes | memoryview] = []  # blocks of a line whose end is not read yet; each byte is copied once more
+    length = 0
     with part.path.open("rb", buffering=0) as file:
         file.seek(position)
-        while True:
-            newline = buffer.find(b"\n", at, filled)
-            if newline < 0:
-                if at == 0 and filled == len(buffer):
-                    if skipping or too_long or filled >= MAX_LINE_BYTES:
-                        too_long = not skipping
-                        position += filled
-                        filled = 0
-                    else:
-                        buffer = buffer + bytearray(len(buffer))
-                elif at:
-                    buffer[: filled - at] = buffer[at:filled]
-                    position, filled, at = position + at, filled - at, 0
-                count = file.readinto(memoryview(buffer)[filled:])
-                filled += count or 0
-                if count:
-                    continue
-                if (filled > at or too_long) and not skipping:
-                    yield None if too_long else memoryview(buffer)[at:filled]
-                return
+        while block := file.read(BLOCK_BYTES):
+            at = 0
+            while (newline := block.find(b"\n", at)) >= 0:
+                if skipping:
+                    skipping = False
+                elif length + newline - at > MAX_LINE_BYTES:
+                    yield None
+                elif begun:
+                    begun.append(memoryview(block)[:newline])
+                    yield b"".join(begun)
+                else:
+                    yield block[at:newline]
+                begun.clear()
+                length, at = 0, newline + 1
+                if position + at >= part.end:
+                    return
             if not skipping:
-                yield None if too_long else memoryview(buffer)[at:newline]
-            skipping = too_long = False
-            at = newline + 1
-            if position + at >= part.end:
-                return
+                length += len(block) - at
+                if length > MAX_LINE_BYTES:
+                    begun.clear()
+                elif at < len(block):
+                    begun.append(block[at:] if at else block)
+            position += len(block)
+    if length > MAX_LINE_BYTES:
+        yield None
+    elif begun:
+        yield b"".join(begun)
 
 
-def is_blank(line: memoryview) -> bool:
+def is_blank(line: bytes) -> bool:
     """Return whether a line holds only white space."""
-    return len(line) == 0 or (line[0] <= 0x20 and not bytes(line).strip())
+    return not line or line.isspace()
 
 
 def split(files: list[tuple[Path, int]], parts: int) -> list[list[FileRange]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,8 +31,7 @@ _TOKENS = {
 _SHARD_PREFIX = re.compile(r"([0-9a-f]{32})-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Where an outcome's line is: input number from 0, its name in reports, physical line from 1, ordinal from 0."""
 
     input_number: int

@@ -184,12 +184,8 @@ def _digests(
             first_line = first_line + result.lines if continues else 1
             first_ordinal += result.records
             continue
-        place = reduce.Place(
-            input_number=numbers[part.path],
-            source_file=names[part.path],
-            line=first_line + result.line,
-            ordinal=first_ordinal + result.ordinal,
-        )
+        number, name = numbers[part.path], names[part.path]
+        place = reduce.Place(number, name, line=first_line + result.line, ordinal=first_ordinal + result.ordinal)
         yield reduce.digest_of(result, place)
     if part is not None:
         raise WorkerFailedError("a worker gave fewer results than it had work")

@@ -237,11 +237,12 @@ def _columns(item: tuple[RolloutDigest, bytes]) -> tuple[object, ...]:
 
 
 def _texts(item: tuple[RolloutDigest, bytes]) -> tuple[bytes, bytes]:
-    return item[1], codec.encode(msgspec.to_builtins(item[0]))
+    return item[1], codec.encode(msgspec.to_builtins(msgspec.structs.astuple(item[0])))
 
 
 def _digest(body: bytes) -> RolloutDigest:
-    return msgspec.convert(jiter.from_json(body), RolloutDigest)  # jiter keeps integers beyond 64 bits
+    values = jiter.from_json(body)  # which keeps integers beyond 64 bits
+    return msgspec.convert(dict(zip(RolloutDigest.__struct_fields__, values, strict=True)), RolloutDigest)
 
 
 @contextmanager

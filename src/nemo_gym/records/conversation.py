@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.codec import JsonObject, JsonValue
 
 MESSAGE_ROLES = ("user", "assistant", "system", "developer")
 
@@ -57,6 +57,33 @@ TOOL_OUTPUT_TYPES = frozenset(
     }
 )
 """Items whose `output` is the result of the tool call named by `call_id`."""
+
+
+def checked_items(items: list[JsonValue]) -> list[JsonObject]:
+    """Return `items` itself when every one is an item with a `type`, or a list in which those without have theirs.
+
+    Raises ValueError saying which item is wrong, and how.
+    """
+    checked = items
+    for index, item in enumerate(items):
+        # Most items are checked here, and without a call.
+        if type(item) is dict and type(kind := item.get("type")) is str:
+            required = _REQUIRED_TEXT.get(kind)
+            if required is not None and kind != "message":
+                for key in required:
+                    if type(item.get(key)) is not str:
+                        break
+                else:
+                    continue
+        try:
+            typed = checked_item(item)
+        except ValueError as error:
+            raise ValueError(f"conversation[{index}]: {error}") from None
+        if typed is not item:
+            if checked is items:
+                checked = list(items)
+            checked[index] = typed
+    return checked
 
 
 def checked_item(item: object) -> JsonObject:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import ValidationError
 
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.conversation import checked_item
+from nemo_gym.records.conversation import checked_items
 
 SCHEMA_VERSION: Literal["1.0"] = "1.0"
 
@@ -90,16 +90,7 @@ class AgentInvocation(Evidence, frozen=True, kw_only=True, tag_field="kind", tag
     conversation: list[Any] = []
 
     def __post_init__(self) -> None:
-        items = self.conversation
-        for index, item in enumerate(items):
-            try:
-                checked = checked_item(item)
-            except ValueError as error:
-                raise ValueError(f"conversation[{index}]: {error}") from None
-            if checked is not item:
-                if items is self.conversation:
-                    items = list(items)
-                items[index] = checked
+        items = checked_items(self.conversation)
         if items is not self.conversation:
             msgspec.structs.force_setattr(self, "conversation", items)
 
@@ -119,7 +110,8 @@ class ToolCallObservation(Evidence, frozen=True, kw_only=True, tag_field="kind",
     error_type: str | None = None
 
     def __post_init__(self) -> None:
-        if self.started_at is not None and self.completed_at is not None and self.completed_at < self.started_at:
+        started, completed = self.started_at, self.completed_at
+        if started is not None and completed is not None and completed < started:
             raise ValueError("`completed_at` is before `started_at`")
 
 
@@ -250,8 +242,9 @@ class TrajectoryRecord(Evidence, frozen=True, kw_only=True):
         call_ids = [call.model_call_id for call in self.model_calls if call.model_call_id]
         _check_unique("model_call_id", call_ids)
         _check_unique("(invocation_id, turn_no)", [(turn.invocation_id, turn.turn_no) for turn in self.turns])
+        task_id, rollout_id = self.task_id, self.rollout_id
         for index, turn in enumerate(self.turns):
-            if turn.task_id != self.task_id or turn.rollout_id != self.rollout_id:
+            if turn.task_id != task_id or turn.rollout_id != rollout_id:
                 raise ValueError(f"turns[{index}] belongs to another task or rollout than its trajectory")
 
 
