@@ -46,7 +46,9 @@ def make_accumulator(dialect: Dialect, *, content_encoding: str | None = None) -
 
     `content_encoding` is the response's header value: the accumulator is fed the bytes as they were sent.
     """
-    return _ACCUMULATORS[dialect](content_encoding=content_encoding)
+    accumulator = _ACCUMULATORS[dialect](content_encoding=content_encoding)
+    accumulator.shorten_repeats()
+    return accumulator
 
 
 __all__ = [

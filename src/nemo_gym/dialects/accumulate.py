@@ -66,7 +66,7 @@ class StreamAccumulator:
         self._response: JsonObject | None = None
         self._plain_delta: tuple[str, list[str] | JsonObject, str] | None = None  # of the event just taken
         self._repeat: Repeat | None = None
-        self._tries = _TRIES
+        self._tries = 0
         self._note_decoder()
 
     # What a caller uses
@@ -100,6 +100,10 @@ class StreamAccumulator:
         if open_block is not None and self.terminal_offset is None and self._parser.sentinel_is_pending():
             # The client can read the end of the answer in these bytes, although the line may still change.
             self.terminal_offset = open_block
+
+    def shorten_repeats(self) -> None:
+        """Take repeated text deltas without handling each: for who wants nothing but the reassembled answer."""
+        self._tries = _TRIES
 
     def finish(self) -> None:
         """Take the end of the body: a pending event counts, and the end is judged. Further calls do nothing."""
