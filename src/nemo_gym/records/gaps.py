@@ -295,8 +295,10 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
             reported_by="agent",
             when="`command_agent` writes it when a program's report file holds no observation and no turn.",
             remedy=(
-                "Let the program append lines to the file that `GYM_REPORT_FILE` names. One that holds a single "
-                "conversation can be given the setting `invocation`, so that its calls have an owner."
+                "Let the program append lines to the file that `GYM_REPORT_FILE` names, see [what it may report]"
+                "(../write-an-agent.md#you-have-a-program-already). One that holds a single conversation can be given "
+                "the setting `invocation` (`+<agent>.responses_api_agents.command_agent.invocation=root`, with the "
+                "agent's name in the run), so that its calls have an owner."
             ),
         ),
         GapSpec(
@@ -307,7 +309,12 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
                 "`command_agent` writes it for a line that is no JSON, was cut, or does not fit its kind. The other "
                 "lines are used. After fifty such lines one gap counts the rest."
             ),
-            remedy="The detail says which line and what is wrong with it; the schemas say what each kind may hold.",
+            remedy=(
+                "The detail says which line and what is wrong with it; "
+                "[the schemas](../schemas/agent-observation-bundle.json) say what each kind may hold. "
+                "A `conversation` holds items of the Responses API, also when the program speaks another one: "
+                "tool results are `function_call_output` items, no messages of the role `tool`."
+            ),
             detail="{where}: {reason}",
         ),
         GapSpec(
