@@ -1,8 +1,8 @@
 """One codec for every JSON object this package writes or reads.
 
 Encoding never loses a record for a value: what fast JSON refuses (lone surrogates, integers beyond 64 bits, NaN, deep
-nesting) goes through a slower path. A lone surrogate stays the escape that it was; NaN and infinity become null, since they are not
-JSON.
+nesting) goes through a slower path. A lone surrogate stays the escape that it was; NaN and infinity become null, since
+they are not JSON.
 """
 
 from __future__ import annotations
