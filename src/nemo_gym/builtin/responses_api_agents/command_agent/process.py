@@ -88,7 +88,9 @@ async def run_process(
             end_marked(mark)
         exit_code = await process.wait()
         duration_ms = (time.monotonic() - begun) * 1000
-        stdout, tail = await asyncio.to_thread(lambda: (_head(out, STDOUT_BYTES), _tail(err, STDERR_TAIL_BYTES, cut)))
+        stdout, tail = await asyncio.to_thread(
+            lambda: (_head(out, STDOUT_BYTES), _tail(err, STDERR_TAIL_BYTES, bytes(cut)))
+        )
     return Ended(
         exit_code=exit_code,
         timed_out=timed_out,
