@@ -205,3 +205,46 @@ def test_what_cannot_work_stops_the_start(backend: Any, settings: dict[str, Any]
     made.config = made.config.model_copy(update=settings)
     with pytest.raises(ConfigError, match=message):
         made.setup_webserver()
+
+
+def test_what_a_program_says_is_recorded_without_its_secrets(backend: Any) -> None:
+    program = """
+import json, os, sys
+secret = os.environ["SERVICE_TOKEN"]
+print("out", secret)
+print("err", secret, file=sys.stderr)
+with open(os.environ["GYM_REPORT_FILE"], "w") as report:
+    json.dump({"kind": "gap", "code": "mine", "detail": secret}, report)
+    report.write(chr(10) + json.dumps({"kind": secret}))
+"""
+    for end in ("", "\nsys.exit(3)"):
+        result = run(agent(backend, program + end, env={"SERVICE_TOKEN": "very-secret-1"}))
+        said = asked(backend, "/verify")[0] if end == "" else result
+        assert "very-secret-1" not in json.dumps([result, said])
+        assert said["response"]["output"][0]["content"][0]["text"] == "out [hidden]"
+        assert result["agent_process"]["stderr_tail"] == "err [hidden]\n"
+        assert "[hidden]" in [gap.get("detail") for gap in result["ng_agent_observations"]["gaps"]]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "b'\\0' * 4096",
+        "b'\\xff\\xfe{'",
+        "b'[' * 100000",
+        'b\'{"kind": "answer", "usage": {"n": \' + b\'[\' * 700 + b\']\' * 700 + b\'}, "text": "a"}\'',
+        'b\'{"kind": "turn"}\\n\' * 5000',
+        'b\'\\r\\n\' * 5000 + b\'{"kind": "answer", "te\'',
+        'b\'{"kind": "answer", "usage": {"n": \' + b\'9\' * 5000 + b\'}, "text": "a"}\'',
+        'b\'{"kind": [], "kind": {}}\'',
+        'b\'{"kind": "answer", "text": "\\\\ud800"}\'',
+        'b\'{"kind": "answer", "text": "a", "usage": {"n": 1e999}}\'',
+    ],
+)
+def test_a_report_of_any_bytes_leaves_an_outcome(backend: Any, report: str) -> None:
+    program = f"import os; open(os.environ['GYM_REPORT_FILE'], 'wb').write({report}); print('said')"
+    result = run(agent(backend, program))
+    (judged,) = asked(backend, "/verify")
+    assert result["reward"] == 1.0
+    assert judged["response"]["output"][0]["content"][0]["text"] in ("said", "a", "\ud800")
+    assert result["ng_agent_observations"]["gaps"]

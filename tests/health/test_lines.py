@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -259,3 +260,17 @@ def test_no_bytes_stop_the_evaluation(data: bytes) -> None:
 def test_no_json_object_stops_the_evaluation(value: dict[str, Any]) -> None:
     outcome = evaluate_line(json.dumps(value).encode())
     assert outcome.readable
+
+
+@pytest.mark.parametrize("many", ["[" + "1," * 200_000 + "1]", '{"b": [' + "1," * 200_000 + "1]}"])
+def test_looking_for_repeated_keys_takes_no_memory_per_value(many: str) -> None:
+    line = b'{"many": ' + many.encode() + b', "a": 1, "a": 2}'
+    tracemalloc.start()
+    try:
+        facts = read_line(line)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(facts, RecordFacts)
+    assert [problem.reason for problem in facts.problems] == ["key `a` occurs twice"]
+    assert peak < 60 * 200_000  # the values themselves, decoded twice

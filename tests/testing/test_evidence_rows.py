@@ -187,6 +187,9 @@ def test_a_subagent_without_an_invocation_of_its_own_is_found() -> None:
 def test_an_agent_that_never_asked_the_model_is_told_so() -> None:
     problems = check_scenario(SCENARIOS["usage_omitted"], record(), WhatHappened())
     assert problems["TE-1"] == ["the agent never asked the model of this run", "0 model calls happened, 2 are recorded"]
+    failed = record() | {"failure_reason": "the program ended with exit code 7"}
+    (first, *_) = check_scenario(SCENARIOS["usage_omitted"], failed, WhatHappened())["TE-1"] or [""]
+    assert first.endswith("; its rollout failed: the program ended with exit code 7")
 
 
 @pytest.mark.parametrize(

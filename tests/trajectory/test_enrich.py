@@ -220,7 +220,9 @@ _ODD_BODIES = [
     b"null",
     b'{"input": NaN}',
     b'{"input": "\xff"}',
-    b'{"input": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+    *(b'{"input": ' + b"[" * depth + b"]" * depth + b"}" for depth in (260, 600, 900, 2000)),
+    *(b'{"n": %b}' % number for number in (b"1e999", b"-1E+400", b"1e309", b"1e-999", b"-" + b"9" * 400, b"9" * 5000)),
+    b'{"n": "1e999", "sha": "0e0001e999"}',
 ]
 
 

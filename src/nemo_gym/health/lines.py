@@ -20,8 +20,8 @@ import msgspec
 from nemo_gym.records import codec, evidence, keys
 from nemo_gym.records.codec import JsonObject, JsonValue
 
-Where: TypeAlias = "tuple[Where, str] | None"
-"""Where a value stands: the path of what holds it, and the step from there."""
+Where: TypeAlias = "tuple[Where, str | int] | None"
+"""Where a value stands: the path of what holds it, and the step from there, a key or a position."""
 
 NAMED_REPEATS = 20
 """So many repeated keys of a record are named; the others are counted."""
@@ -156,15 +156,13 @@ def _repeated_keys(text: str) -> list[Problem]:
     found: list[Problem] = []
     others = 0
     # Numbers are not looked at: some do not fit.
-    for path, value in _values(json.loads(text, object_pairs_hook=_Pairs, parse_int=len, parse_float=len)):
-        if not isinstance(value, _Pairs):
-            continue
+    for path, value in _objects(json.loads(text, object_pairs_hook=_Pairs, parse_int=len, parse_float=len)):
         counts = Counter(name for name, _ in value)
         for name in counts if len(counts) < len(value) else ():
             if counts[name] == 1:
                 continue
             if len(found) < NAMED_REPEATS:
-                where = _rendered((path, f".{name}"))
+                where = _rendered((path, name))
                 times = "twice" if counts[name] == 2 else f"{counts[name]} times"
                 found.append(Problem(reason=f"key `{where}` occurs {times}", error="ValueError"))
             else:
@@ -174,23 +172,35 @@ def _repeated_keys(text: str) -> list[Problem]:
     return found
 
 
-def _values(root: Any) -> Iterator[tuple[Where, Any]]:
-    """Yield every value below and including `root` with its path, in document order."""
-    pending: list[tuple[Where, Any]] = [(None, root)]
+def _objects(root: Any) -> Iterator[tuple[Where, _Pairs]]:
+    """Yield every object below and including `root` with its path, in document order.
+
+    Memory grows with the depth alone: a line may hold very many values.
+    """
+    pending: list[Iterator[tuple[Where, Any]]] = [iter([(None, root)])]
     while pending:
-        path, value = pending.pop()
-        yield path, value
+        path, value = next(pending[-1], (None, None))
+        if value is None:
+            pending.pop()
+            continue
         if isinstance(value, _Pairs):
-            pending += [((path, f".{name}"), item) for name, item in reversed(value)]
-        elif isinstance(value, list):
-            pending += [((path, f"[{at}]"), item) for at, item in reversed(list(enumerate(value)))]
+            yield path, value
+        pending.append(_containers(path, value))
+
+
+def _containers(path: Where, value: Any) -> Iterator[tuple[Where, Any]]:
+    """Yield the lists and objects that a list or an object holds."""
+    if isinstance(value, _Pairs):
+        yield from (((path, name), item) for name, item in value if isinstance(item, list))
+    elif isinstance(value, list):
+        yield from (((path, at), item) for at, item in enumerate(value) if isinstance(item, list))
 
 
 def _rendered(path: Where) -> str:
     steps: list[str] = []
     while path is not None:
         path, step = path
-        steps.append(step)
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
     return _clipped("".join(reversed(steps)).removeprefix("."))
 
 

@@ -1,14 +1,15 @@
 """One codec for every JSON object this package writes or reads.
 
-Encoding never loses a record for a value: what fast JSON refuses (lone surrogates, integers beyond 64 bits, NaN) goes
-through a slower path. A lone surrogate stays the escape that it was; NaN and infinity become null, since they are not
-JSON.
+Encoding never loses a record for a value: what fast JSON refuses (lone surrogates, integers beyond 64 bits, NaN, deep
+nesting) goes through a slower path. A lone surrogate stays the escape that it was; NaN and infinity become null, since
+they are not JSON.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import msgspec
@@ -49,9 +50,12 @@ def encode(value: JsonValue) -> bytes:
     try:
         return orjson.dumps(value, default=str, option=_OPTIONS)
     except (TypeError, ValueError):  # orjson.JSONEncodeError is a TypeError
-        return json.dumps(
-            _finite(value), ensure_ascii=True, separators=(",", ":"), default=str, allow_nan=False
-        ).encode()
+        try:
+            return json.dumps(
+                _finite(value), ensure_ascii=True, separators=(",", ":"), default=str, allow_nan=False
+            ).encode()
+        except RecursionError:
+            return b"".join(_pieces(value))
 
 
 def encode_line(value: JsonValue) -> bytes:
@@ -64,7 +68,11 @@ def encode_pretty(value: JsonValue) -> bytes:
     try:
         return orjson.dumps(value, default=str, option=_OPTIONS | orjson.OPT_INDENT_2) + b"\n"
     except (TypeError, ValueError):
-        return json.dumps(_finite(value), ensure_ascii=True, indent=2, default=str, allow_nan=False).encode() + b"\n"
+        try:
+            text = json.dumps(_finite(value), ensure_ascii=True, indent=2, default=str, allow_nan=False)
+        except RecursionError:  # what is nested that deeply is read by no eye
+            return encode_line(value)
+        return text.encode() + b"\n"
 
 
 def decode(data: bytes | str) -> JsonValue:
@@ -96,6 +104,32 @@ def decode_object(data: bytes | str) -> JsonObject:
 
 def _refuse_constant(name: str) -> JsonValue:
     raise ValueError(f"`{name}` is not JSON")
+
+
+def _pieces(value: JsonValue) -> Iterator[bytes]:
+    """Yield the JSON of a value that is nested deeper than the stack allows, piece by piece."""
+    pending: list[tuple[bool, JsonValue]] = [(False, value)]  # (whether it is JSON already, value), the next one last
+    while pending:
+        ready, item = pending.pop()
+        if ready:
+            yield item
+            continue
+        if type(item) is Encoded:
+            item = decoded(item)
+        if isinstance(item, dict):
+            opening, closing = b"{", b"}"
+            parts = [(encode(str(key)) + b":", child) for key, child in item.items()]
+        elif isinstance(item, (list, tuple)):
+            opening, closing = b"[", b"]"
+            parts = [(b"", child) for child in item]
+        else:
+            yield encode(item)
+            continue
+        yield opening
+        pending.append((True, closing))
+        for at in range(len(parts) - 1, -1, -1):
+            name, child = parts[at]
+            pending += [(False, child), (True, b"," + name if at else name)]
 
 
 def _finite(value: JsonValue) -> JsonValue:

@@ -45,7 +45,9 @@ def check_scenario(scenario: Scenario, record: Mapping[str, Any], told: WhatHapp
     """Return the problems of every row, None where a row does not apply."""
     problems = check_record(record) | {HEALTH: _health(record, told)}
     if not told.model_calls:
-        problems["TE-1"].append("the agent never asked the model of this run")
+        reason = record.get(keys.FAILURE_REASON)
+        said = f"; its rollout failed: {reason}" if isinstance(reason, str) else ""
+        problems["TE-1"].append(f"the agent never asked the model of this run{said}")
     try:
         trajectory = read(TrajectoryRecord, record.get(keys.TRAJECTORY))
     except ValidationError:

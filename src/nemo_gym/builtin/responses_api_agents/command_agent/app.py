@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,8 +203,12 @@ class CommandAgent(SimpleResponsesAPIAgent):
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument, or an unusable task
             return not_started(params, f"the program `{self._words[0]}` was not started: {error}")
-        ended = replace(ended, stderr_tail=command.without_secrets(ended.stderr_tail, environment))
-        lines = await asyncio.to_thread(report_lines, Path(places.report_file))
+        ended = replace(
+            ended,
+            stdout=command.without_secrets(ended.stdout, environment),
+            stderr_tail=command.without_secrets(ended.stderr_tail, environment),
+        )
+        lines = _without(command.secret_values(environment), report_lines(Path(places.report_file)))
         report = await asyncio.to_thread(read_report, lines, task_id=identity.task_id, rollout_id=identity.rollout_id)
         return outcome_of(params, report, ended, unreachable=tools.unreachable)
 
@@ -279,6 +283,15 @@ async def _folder() -> AsyncIterator[Path]:
         yield folder
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+
+
+def _without(secrets: Sequence[str], lines: Iterable[bytes]) -> Iterator[bytes]:
+    hidden = [value.encode("utf-8", "surrogateescape") for value in secrets]
+    for line in lines:
+        shown = line
+        for value in hidden:
+            shown = shown.replace(value, b"[hidden]")
+        yield shown
 
 
 def _json(value: dict[str, Any]) -> Response:

@@ -16,7 +16,7 @@ INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 """What a program sees of this machine's environment, beside what `inherit_env` names."""
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_SECRET = re.compile("key|token|secret|password", re.IGNORECASE)
+_SECRET = re.compile("key|token|secret|passw|credential|auth(?!or)", re.IGNORECASE)
 
 
 class UnusableTaskError(ValueError):
@@ -175,7 +175,12 @@ def _text(item: Mapping[str, Any]) -> str:
 
 def without_secrets(text: str, environment: Mapping[str, str]) -> str:
     """Return a text without the values of variables that are named like a secret."""
-    for name, value in environment.items():
-        if _SECRET.search(name) and len(value) >= 8:
-            text = text.replace(value, "[hidden]")
+    for value in secret_values(environment):
+        text = text.replace(value, "[hidden]")
     return text
+
+
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """Return the values of variables that are named like a secret, longest first: one may begin with another."""
+    values = {value for name, value in environment.items() if _SECRET.search(name) and len(value) >= 8}
+    return sorted(values, key=len, reverse=True)

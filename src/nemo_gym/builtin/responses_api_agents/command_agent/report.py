@@ -50,7 +50,7 @@ class Answer(_Line):
 
 @dataclass(slots=True)
 class Report:
-    """What was said, each thing by its identity; `problems` are (line number, reason)."""
+    """What was said, each thing by its identity; `problems` are the first (line number, reason), others are counted."""
 
     invocations: dict[str, AgentInvocation] = field(default_factory=dict)
     tools: dict[tuple[str, str], ToolCallObservation] = field(default_factory=dict)
@@ -59,11 +59,19 @@ class Report:
     gaps: list[ObservationGap] = field(default_factory=list)
     answer: Answer | None = None
     problems: list[tuple[int, str]] = field(default_factory=list)
+    other_problems: int = 0
 
     @property
     def says_nothing(self) -> bool:
         """Whether no observation and no turn was reported."""
         return not (self.invocations or self.tools or self.others or self.turns)
+
+    def misses(self, number: int, reason: str) -> None:
+        """Note a line that does not fit. A report may be nothing else, so most of them are only counted."""
+        if len(self.problems) < SHOWN_PROBLEMS:
+            self.problems.append((number, reason[:_REASON_LENGTH]))
+        else:
+            self.other_problems += 1
 
     def take(self, line: Mapping[str, Any], *, task_id: str, rollout_id: str) -> None:
         """Take one line; raises ValueError when it does not fit its schema."""
@@ -101,17 +109,24 @@ _OTHER: TypeAdapter[ContextCompactionObservation | SandboxObservation] = TypeAda
 
 
 def read_report(lines: Iterable[bytes], *, task_id: str, rollout_id: str) -> Report:
-    """Return what the lines of a report file say; bad ones are `problems`, empty ones nothing."""
+    """Return what the lines of a report file say; bad ones are `problems`, empty ones nothing.
+
+    A ValueError of `lines` says why there are no more, and is the last problem.
+    """
     report = Report()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            report.take(codec.decode_object(line), task_id=task_id, rollout_id=rollout_id)
-        except ValidationError as error:
-            report.problems.append((number, _reason(error)))
-        except ValueError as error:
-            report.problems.append((number, str(error)[:_REASON_LENGTH]))
+    number = 0
+    try:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                report.take(codec.decode_object(line), task_id=task_id, rollout_id=rollout_id)
+            except ValidationError as error:
+                report.misses(number, _reason(error))
+            except ValueError as error:
+                report.misses(number, str(error))
+    except ValueError as error:
+        report.misses(number + 1, str(error))
     return report
 
 
@@ -132,10 +147,10 @@ def observation_bundle(report: Report, *, own: AgentInvocation | None) -> AgentO
         gaps.append(ObservationGap(code=OBSERVATIONS_NOT_REPORTED))
     gaps += [
         ObservationGap(code=OBSERVATION_LINE_INVALID, detail=f"line {number}: {reason}")
-        for number, reason in report.problems[:SHOWN_PROBLEMS]
+        for number, reason in report.problems
     ]
-    if more := len(report.problems) - SHOWN_PROBLEMS:
-        gaps += [ObservationGap(code=OBSERVATION_LINE_INVALID, detail=f"further lines: {more}")] if more > 0 else []
+    if more := report.other_problems:
+        gaps.append(ObservationGap(code=OBSERVATION_LINE_INVALID, detail=f"further lines: {more}"))
     records = [*invocations.values(), *report.tools.values(), *report.others]
     try:
         return AgentObservationBundle(source=SOURCE, records=records, gaps=gaps)

@@ -95,6 +95,17 @@ def test_values_of_secrets_are_hidden() -> None:
     assert said == "401 for [hidden] at http://x"
 
 
+def test_a_secret_that_another_one_begins_with_does_not_leave_its_end() -> None:
+    secrets = {
+        "A_KEY": "sk-12345678",
+        "B_KEY": "sk-12345678-more",
+        "SMTP_PASSWD": "hunter22!",
+        "BASIC_AUTH": "me:1234567",
+    }
+    said = without_secrets("sk-12345678-more sk-12345678 hunter22! me:1234567", secrets)
+    assert said == "[hidden] [hidden] [hidden] [hidden]"
+
+
 def test_other_braces_stay() -> None:
     assert filled('{"url": "{base_url}", "x": {y}}', PLACES.placeholders) == (
         '{"url": "http://model/ng-rollout/0-0", "x": {y}}'

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nemo_gym.builtin.responses_api_agents.command_agent import process
 from nemo_gym.builtin.responses_api_agents.command_agent.process import Ended, report_lines, run_process
 
 FAMILY = """
@@ -123,5 +124,51 @@ def test_only_a_plain_file_is_read_as_a_report(tmp_path: Path) -> None:
     (tmp_path / "report").write_bytes(b"one\ntwo")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/hostname")
-    assert report_lines(tmp_path / "report") == [b"one", b"two"]
-    assert [report_lines(tmp_path / name) for name in ("pipe", "link", "none", ".")] == [[], [], [], []]
+    assert list(report_lines(tmp_path / "report")) == [b"one\n", b"two"]
+    assert [list(report_lines(tmp_path / name)) for name in ("pipe", "link", "none", ".")] == [[], [], [], []]
+
+
+def test_a_report_that_is_too_long_says_so_after_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "REPORT_BYTES", 6)
+    (tmp_path / "report").write_bytes(b"one\ntwo")
+    lines = report_lines(tmp_path / "report")
+    assert [next(lines), next(lines)] == [b"one\n", b"tw"]
+    with pytest.raises(ValueError, match="longer than 6 bytes"):
+        next(lines)
+    (tmp_path / "report").write_bytes(b"one\nt\n")
+    assert list(report_lines(tmp_path / "report")) == [b"one\n", b"t\n"]
+
+
+async def test_output_without_end_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STDOUT_BYTES", 1 << 20)
+    program = """
+import os, time
+print("first words")
+os.sys.stdout.flush()
+line = b"x" * 65535 + b"\\n"
+until = time.monotonic() + 120
+for stream in (1, 2):
+    largest = 0
+    while time.monotonic() < until:  # ends as soon as some of it is taken away
+        os.write(stream, line)
+        size = os.fstat(stream).st_size
+        if size < largest:
+            break
+        largest = size
+    else:
+        raise SystemExit("it was left to grow")
+    while os.fstat(stream).st_size > 1 << 20:
+        time.sleep(0.01)
+print("last words", file=os.sys.stderr)
+"""
+    ended = await run("-c", program, folder=tmp_path, timeout_s=300)
+    assert ended.describe() == "ended with exit code 0", ended.stderr_tail[-500:]
+    assert ended.stdout.startswith("first words\n")
+    assert len(ended.stdout) == 1 << 20
+    assert ended.stderr_tail.endswith("x\nlast words\n")
+    assert len(ended.stderr_tail) == process.STDERR_TAIL_BYTES
+
+
+async def test_a_signal_without_a_name_has_its_number(tmp_path: Path) -> None:
+    ended = await run("-c", "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 6)", folder=tmp_path)
+    assert ended.describe() == f"was ended by signal {signal.SIGRTMIN + 6}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,6 +44,16 @@ def test_a_later_line_about_the_same_thing_replaces_the_earlier_one() -> None:
     assert [item.answer for item in report.turns.values()] == ["second"]
     assert report.answer is not None
     assert report.answer.text == "second"
+
+
+def test_a_report_whose_reading_ends_early_leaves_a_gap_that_says_why() -> None:
+    def lines() -> Iterator[bytes]:
+        yield b'{"kind": "answer", "text": "yes"}'
+        raise ValueError("the rest was not read")
+
+    report = read_report(lines(), **IDS)
+    assert report.answer is not None
+    assert report.problems == [(2, "the rest was not read")]
 
 
 @pytest.mark.parametrize(
