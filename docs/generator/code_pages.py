@@ -32,12 +32,13 @@ CHECKS_HEAD = """\
 `gym eval health-check RUN_DIR` looks at each saved record, and at nothing else: is the evidence complete, and does it
 agree with itself. Whether the task was solved is the verifier's to say. A rollout is unhealthy with any finding; else
 unobserved when a check could not be made because its evidence is missing; else healthy. Tasks get flags instead of a
-verdict.
+verdict. Gaps are counted too, of healthy rollouts as well: this command and `gym eval run` print which codes the
+records carry and in how many rollouts each, and [the page of a code](gaps.md) says what to do.
 
 | where | what it holds |
 |---|---|
 | `rollout_verdicts.jsonl` | a line for each record: verdict, findings, unobserved checks |
-| `quality_summary.json` | verdicts and findings counted, flags of tasks, how often each check could be made |
+| `quality_summary.json` | verdicts, findings and gaps counted, flags of tasks, how often each check could be made |
 
 | option | what it does |
 |---|---|

@@ -197,6 +197,8 @@ async def test_an_evaluation_run_strips_payloads_at_rest_and_a_retry_has_its_own
     [entry] = json.loads(files.aggregate_metrics.read_text())
     assert entry["agent_ref"]["name"] == "agent_a"
     assert summary.report.health is not None
+    [line] = [line for line in summary.report.health.splitlines() if line.startswith("gaps: ")]
+    assert "turns_unavailable 2" in line
     assert (files.folder / "quality_summary.json").exists()
 
 

@@ -45,6 +45,7 @@ def command(
     checked together. The verdicts do not change the exit code unless --fail-on is given.
     """
     from nemo_gym.health import (
+        explain_gaps,
         explain_verdicts,
         format_health_report,
         health_check_run_dir,
@@ -71,5 +72,5 @@ def command(
     if as_json:
         print_json(result.summary)
     else:
-        print("\n".join([format_health_report(result), *explain_verdicts(result)]), flush=True)
+        print("\n".join([format_health_report(result), *explain_verdicts(result), *explain_gaps(result)]), flush=True)
     return UNHEALTHY_EXIT_CODE if should_fail(result, fail_on) else 0

@@ -7,7 +7,14 @@ to the verifier whether a task was solved.
 from nemo_gym.health.checks import ROLLOUT_CHECKS
 from nemo_gym.health.evaluate import evaluate_line
 from nemo_gym.health.registry import CHECK_REGISTRY, normalize_ignored_checks
-from nemo_gym.health.report import FailOn, explain_verdicts, format_health_report, junit_report, should_fail
+from nemo_gym.health.report import (
+    FailOn,
+    explain_gaps,
+    explain_verdicts,
+    format_health_report,
+    junit_report,
+    should_fail,
+)
 from nemo_gym.health.runner import health_check_run_dir, run_health_checks
 from nemo_gym.health.tasks import TASK_CHECKS
 from nemo_gym.health.types import (
@@ -35,6 +42,7 @@ __all__ = [
     "RolloutDigest",
     "Verdict",
     "evaluate_line",
+    "explain_gaps",
     "explain_verdicts",
     "format_health_report",
     "health_check_run_dir",

@@ -49,6 +49,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     transcript_completion_tokens: int | None = None
     capture_prompt_tokens: int | None = None
     capture_completion_tokens: int | None = None
+    gap_codes: tuple[str, ...] = ()
 
 
 def evaluate_line(line: bytes | None, ignored: Container[str] = ()) -> Outcome:
@@ -76,6 +77,7 @@ def evaluate_record(record: RecordFacts, ignored: Container[str] = ()) -> Outcom
         rollout_id=record.rollout_id,
         trajectory_rollout_id=None if record.trajectory is None else record.trajectory.rollout_id,
         run_id=record.run_id,
+        gap_codes=record.gap_codes,
     )
     if registry.RECORD_UNREADABLE not in ignored:
         outcome.findings += [

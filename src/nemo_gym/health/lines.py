@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import jiter
 import msgspec
 
+from nemo_gym.health.gap_codes import codes_of
 from nemo_gym.records import codec, evidence, keys
 from nemo_gym.records.codec import JsonObject, JsonValue
 
@@ -50,7 +51,8 @@ _TOO_DEEP = Problem(reason="nested too deeply", error="RecursionError")
 class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a readable line says: identity values of the allowed types, and the evidence.
 
-    `problems` are parts that are there and unusable: the trajectory, an identity value, a repeated key.
+    `problems` are parts that are there and unusable: the trajectory, an identity value, a repeated key. `gap_codes` are
+    distinct, and legible also where the trajectory is not.
     """
 
     task_index: int | str | None
@@ -61,6 +63,7 @@ class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
     trajectory: evidence.TrajectoryRecord | None
     usage: JsonObject | None
     problems: tuple[Problem, ...]
+    gap_codes: tuple[str, ...] = ()
 
 
 def read_line(line: bytes) -> RecordFacts | Problem:
@@ -108,15 +111,22 @@ def _facts(value: JsonValue, problems: list[Problem]) -> RecordFacts | Problem:
         return Problem(reason=f"not a JSON object but a `{type(value).__name__}`", error="TypeError")
     response = value.get(keys.RESPONSE)
     usage = response.get("usage") if isinstance(response, dict) else None
+    task_index = _index(value, keys.TASK_INDEX, problems)
+    rollout_index = _index(value, keys.ROLLOUT_INDEX, problems)
+    stage_index = _index(value, keys.STAGE_INDEX, problems)
+    rollout_id = _text(value, keys.ROLLOUT_ID, problems)
+    run_id = _text(value, keys.RUN_ID, problems)
+    trajectory = _trajectory(value.get(keys.TRAJECTORY), problems)
     return RecordFacts(
-        task_index=_index(value, keys.TASK_INDEX, problems),
-        rollout_index=_index(value, keys.ROLLOUT_INDEX, problems),
-        stage_index=_index(value, keys.STAGE_INDEX, problems),
-        rollout_id=_text(value, keys.ROLLOUT_ID, problems),
-        run_id=_text(value, keys.RUN_ID, problems),
-        trajectory=_trajectory(value.get(keys.TRAJECTORY), problems),
+        task_index=task_index,
+        rollout_index=rollout_index,
+        stage_index=stage_index,
+        rollout_id=rollout_id,
+        run_id=run_id,
+        trajectory=trajectory,
         usage=usage if isinstance(usage, dict) else None,
         problems=tuple(problems),
+        gap_codes=codes_of(value, trajectory),
     )
 
 

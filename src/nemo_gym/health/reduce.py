@@ -1,7 +1,7 @@
 """From the outcome of a line to a digest, and from digests and tasks to the summary's counts. Pure.
 
-The order in which lines are evaluated leaves no trace. Records of different runs or shards never meet: everything that
-compares records does so inside one `scope`.
+The order in which lines are evaluated leaves no trace; digests are added up in the order of the input. Records of
+different runs or shards never meet: everything that compares records does so inside one `scope`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from nemo_gym.health import registry
 from nemo_gym.health.evaluate import Outcome
+from nemo_gym.health.gap_codes import GapCounts
 from nemo_gym.health.tasks import TASK_CHECKS, TaskFacts
 from nemo_gym.health.types import CheckScope, Finding, IdentityValue, RolloutDigest, Verdict
 from nemo_gym.records import keys
@@ -81,6 +82,7 @@ def digest_of(outcome: Outcome, place: Place) -> RolloutDigest:
         run_id=outcome.run_id,
         source_file=place.source_file,
         line=place.line,
+        gap_codes=outcome.gap_codes,
     )
 
 
@@ -117,7 +119,10 @@ def as_duplicate(digest: RolloutDigest, count: int) -> RolloutDigest:
 
 
 class Totals:
-    """What the summary says of the whole run, added up record by record and task by task, in any order."""
+    """What the summary says of the whole run, added up record by record and task by task.
+
+    The order matters only to which of many unknown gap codes are counted by name: the first.
+    """
 
     def __init__(self, ignored: Sequence[str]) -> None:
         self._ignored = ignored
@@ -129,6 +134,7 @@ class Totals:
         self._unobserved: Counter[str] = Counter()
         self._errors_by_status: Counter[str] = Counter()
         self._tokens: dict[str, int | None] = dict.fromkeys(_TOKENS)
+        self._gaps = GapCounts()
 
     def add(self, digest: RolloutDigest) -> None:
         """Count one record."""
@@ -146,6 +152,8 @@ class Totals:
         if digest.duplicated_calls:
             self._counts["replayed"] += digest.duplicated_calls
             self._counts["with_replayed"] += 1
+        if digest.gap_codes:
+            self._gaps.add(digest.gap_codes)
         for name, field in _TOKENS.items():
             if (count := getattr(digest, field)) is not None:
                 self._tokens[name] = (self._tokens[name] or 0) + count
@@ -197,6 +205,7 @@ class Totals:
                 "duplicated_calls": {"replayed": counts["replayed"], "rollouts": counts["with_replayed"]},
                 "tokens": dict(self._tokens),
             },
+            "gap_counts": self._gaps.by_code(),
         }
 
 

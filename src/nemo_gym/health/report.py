@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
@@ -9,9 +10,14 @@ from xml.sax.saxutils import escape, quoteattr
 
 from nemo_gym.health.types import HealthCheckResult, RolloutDigest, Verdict
 from nemo_gym.records import codec
+from nemo_gym.records.gaps import GAP_REGISTRY
 
 FailOn: TypeAlias = Literal["unhealthy", "unobserved"]
 
+GAPS_SHOWN = 20
+"""So many gap codes are printed; the summary has all."""
+
+_PLAIN_CODE = re.compile(r"[A-Za-z0-9_.:/-]+")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -46,6 +52,31 @@ def explain_verdicts(result: HealthCheckResult) -> list[str]:
             "call the model under the rollout's URL"
         )
     return lines
+
+
+def explain_gaps(result: HealthCheckResult) -> list[str]:
+    """Return a line that says which gap codes stand in how many records; [] when there is none.
+
+    Codes that nobody need act on, and those that are not registered, come last.
+    """
+    counts = result.run["gap_counts"]
+    if not counts:
+        return []
+    ordered = sorted(counts, key=lambda code: (_gap_rank(code), code))
+    shown = [f"{_shown_code(code)} {counts[code]}" for code in ordered[:GAPS_SHOWN]]
+    if len(ordered) > GAPS_SHOWN:
+        shown.append(f"and {len(ordered) - GAPS_SHOWN} more codes in the summary")
+    return [f"gaps: {', '.join(shown)} (docs/gaps.md says what each means and what to do)"]
+
+
+def _gap_rank(code: str) -> int:
+    spec = GAP_REGISTRY.get(code)
+    return 2 if spec is None else not spec.needs_action
+
+
+def _shown_code(code: str) -> str:
+    """Return a code as a terminal may show it: what is no plain word is shown as JSON, in ASCII."""
+    return code if _PLAIN_CODE.fullmatch(code) else json.dumps(code).replace("\x7f", "\\u007f")
 
 
 def should_fail(result: HealthCheckResult, fail_on: FailOn | None) -> bool:

@@ -109,7 +109,8 @@ class RolloutDigest(msgspec.Struct, frozen=True, kw_only=True):
     Token counts are sums of known values, None when none is known. `successful_model_calls` counts calls that turns
     name; `model_calls` and `model_call_errors` count every call of the trajectory. `policy_calls_observed` says that
     the calls of the turns are known completely. `scope` is the run that the record belongs to (a run id, a shard's
-    prefix or a file), and `line` the 1-based physical line in `source_file`.
+    prefix or a file), and `line` the 1-based physical line in `source_file`. `gap_codes` are distinct; of codes that
+    are not registered a limited number is kept, and `other` stands for the rest.
     """
 
     task_index: IdentityValue
@@ -135,6 +136,7 @@ class RolloutDigest(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None
     source_file: str
     line: int
+    gap_codes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

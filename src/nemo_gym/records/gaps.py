@@ -53,7 +53,8 @@ class GapSpec:
     """One gap code.
 
     `reported_by` is the step that writes it, and `when` the condition on which it does; `remedy` says what a reader can
-    do about it. `detail` is the shape of the gap's detail, with its parameters in braces; "" when it has none.
+    do about it; nobody need do anything when `needs_action` is False. `detail` is the shape of the gap's detail, with
+    its parameters in braces; "" when it has none.
     """
 
     code: str
@@ -64,6 +65,7 @@ class GapSpec:
     scope: GapScope = "rollout"
     blocks: frozenset[BlockedInput] = frozenset()
     contradicts: bool = False
+    needs_action: bool = True
     detail: str = ""
 
     @property
@@ -328,6 +330,7 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
             remedy="Nothing is wrong with the calls: they stay in the trajectory without an owner. Nothing to do.",
             scope="invocation",
             detail="candidate_count={candidates}",
+            needs_action=False,
         ),
         GapSpec(
             code=COMPACTION_REFERENCE_UNAVAILABLE,
@@ -414,6 +417,7 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
             ),
             remedy="Let `verify` return `resolved` beside the reward, where the environment can tell.",
             scope="invocation",
+            needs_action=False,
         ),
         GapSpec(
             code=TURN_SCOPE_INCOMPLETE,
@@ -453,6 +457,7 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
                 "response bodies of the captured calls off the record."
             ),
             remedy="The bodies are in the capture directory: `gym capture show CALL DIR`.",
+            needs_action=False,
         ),
     )
 )
