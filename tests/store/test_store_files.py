@@ -190,3 +190,15 @@ def test_the_store_for_writing_holds_the_lock_and_a_missing_run_is_an_error(tmp_
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigFileNotFoundError):
         RolloutStore(tmp_path / "empty", read_only=True)
+
+
+def test_what_a_killed_process_left_of_a_file_goes_and_nothing_of_another_run(tmp_path: Path) -> None:
+    run, other = RunFiles(tmp_path / "r[1].jsonl"), RunFiles(tmp_path / "r[1]2.jsonl")
+    for files in (run, other):
+        for path in files.derived():
+            path.write_bytes(b"kept")
+            path.with_name(f".{path.name}.4711.tmp").write_bytes(b"half")
+    run.drop_staged()
+    left = {path.name for path in tmp_path.glob(".*.tmp")}
+    assert left == {f".{path.name}.4711.tmp" for path in other.derived()}
+    assert all(path.read_bytes() == b"kept" for files in (run, other) for path in files.derived())

@@ -99,6 +99,7 @@ async def collect_run(
     files = config.files
     await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
     with RunLock(files.lock):
+        await asyncio.to_thread(files.drop_staged)
         setup = RunSetup(
             config,
             input_path=input_path,

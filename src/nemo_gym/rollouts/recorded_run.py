@@ -148,6 +148,7 @@ class ShardRun:
         files.folder.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
         try:
+            files.drop_staged()
             parents = _earlier_runs(files)
             for path in reversed(files.derived()):
                 path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -84,6 +85,12 @@ class RunFiles:
         """Return the run's own health reports, beside those of its folder, which the next run there replaces."""
         summary, verdicts = HEALTH_REPORTS
         return self.folder / f"{self.stem}_{summary}", self.folder / f"{self.stem}_{verdicts}"
+
+    def drop_staged(self) -> None:
+        """Remove what a killed process left of a file that it was replacing. For who holds the lock."""
+        for path in self.derived():
+            for left in self.folder.glob(f".{glob.escape(path.name)}.*.tmp"):
+                left.unlink(missing_ok=True)
 
     def derived(self) -> tuple[Path, ...]:
         """Return the files of a run other than its lock, rollouts first."""
