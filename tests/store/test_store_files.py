@@ -192,7 +192,7 @@ def test_the_store_for_writing_holds_the_lock_and_a_missing_run_is_an_error(tmp_
         RolloutStore(tmp_path / "empty", read_only=True)
 
 
-def test_what_a_killed_process_left_of_a_file_goes_and_nothing_of_another_run(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_of_a_file_goes_and_nothing_of_another_run(tmp_path) -> None:
     run, other = RunFiles(tmp_path / "r[1].jsonl"), RunFiles(tmp_path / "r[1]2.jsonl")
     for files in (run, other):
         for path in files.derived():
