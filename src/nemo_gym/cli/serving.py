@@ -30,6 +30,7 @@ from nemo_gym.errors import ConfigError, ServerStartError
 
 Say = Callable[[str], None]
 
+_SHARED_IMPORTS = ("nemo_gym.servers.agent", "nemo_gym.servers.model", "nemo_gym.servers.resources")
 _OWN_LOG_FOLDERS_KEPT = 20
 _UPSTREAM_TIMEOUT_S = 2.0
 
@@ -87,25 +88,30 @@ async def serve(
         config = assign_ports(config)
         use_global_config_dict(config.data)
         logs = (log_dir or _log_dir(config)).absolute()
-        instances: list[ServerInstance] = []
 
         def started(instance: ServerInstance, event: Event) -> None:
             if event == "started":
-                instances.append(instance)
                 head.add(instance)
             if on_event is not None:
                 on_event(instance, event)
 
         head = _Head(listener)
+        on_way = asyncio.Event()
         starting = asyncio.create_task(
-            start_servers(config, log_dir=logs, ready_timeout_s=ready_timeout_s, on_event=started)
+            start_servers(
+                config,
+                log_dir=logs,
+                ready_timeout_s=ready_timeout_s,
+                on_event=started,
+                on_way=on_way.set,
+                shared_imports=_SHARED_IMPORTS,
+            )
         )
         servers: RunningServers | None = None
         stop_requested = asyncio.Event()
         try:
             # Let the processes be created before this one spends its time importing what the head server needs.
-            while not starting.done() and len(instances) < sum(b.starts_process for b in config.server_blocks()):
-                await asyncio.sleep(0.001)
+            await _either(starting, on_way)
             head.start(config, stop_requested)
             servers = await starting
             await _wait_for_upstreams(config, say)
@@ -125,6 +131,13 @@ async def serve(
             else:
                 await servers.stop()
             await head.stop()
+
+
+async def _either(task: asyncio.Task[Any], event: asyncio.Event) -> None:
+    """Wait until the task has ended or the event is set."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
 
 
 class _Head:

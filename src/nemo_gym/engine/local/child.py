@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 
 from nemo_gym.engine.local.guard import install_guard
 from nemo_gym.errors import GymError
@@ -15,9 +16,14 @@ from nemo_gym.errors import GymError
 
 def main() -> None:
     """Run the entry file that the command line names."""
+    run_entry(sys.argv[1], sys.argv[2:])
+
+
+def run_entry(name: str, arguments: Sequence[str]) -> None:
+    """Run an entry file of the current folder as this process's program."""
     guard = install_guard()
-    entry = os.path.abspath(sys.argv[1])  # noqa: PTH100 - keeps a symbolic link as the person made it
-    sys.argv[:] = [entry, *sys.argv[2:]]
+    entry = os.path.abspath(name)  # noqa: PTH100 - keeps a symbolic link as the person made it
+    sys.argv[:] = [entry, *arguments]
     folder = os.path.dirname(entry)  # noqa: PTH120
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from nemo_gym.config import INSTALL_ROOT, ResolvedConfig, ServerBlock
 from nemo_gym.config.global_dict import hand_down
 from nemo_gym.config.names import SPINUP_TIMEOUT
 from nemo_gym.config.ports import port_is_free
+from nemo_gym.engine.local.adoption import ForkServer, can_adopt
 from nemo_gym.engine.local.leftovers import DEATH_PIPE_ENV, LAUNCH_ID_ENV, end_marked_processes
 from nemo_gym.engine.local.probe import ask
 from nemo_gym.engine.local.process import ServerInstance, ServerProcess, log_tail
@@ -92,12 +93,16 @@ async def start_servers(
     log_dir: Path,
     ready_timeout_s: float | None = None,
     on_event: EventCallback | None = None,
+    on_way: Callable[[], None] = lambda: None,
     environ: Mapping[str, str] | None = None,
+    shared_imports: Sequence[str] = (),
 ) -> RunningServers:
     """Start the servers of `config`, whose ports are assigned, and wait until each answers.
 
     `log_dir` gets one `<instance name>.log` each. `ready_timeout_s`: None takes the configuration's, 0 waits forever.
-    Raises `ConfigError` when a port is taken and `ServerStartError`, with the last 20 log lines, when a server dies or
+    `shared_imports` names modules that every server needs: where several servers start, these are imported once, by a
+    process of which the servers are copies. `on_way` is called once processes have been created
+    that need time of their own. Raises `ConfigError` when a port is taken and `ServerStartError`, with the last 20 log lines, when a server dies or
     is not ready in time; then nothing is left running.
     """
     blocks = [block for block in config.server_blocks() if block.starts_process]
@@ -108,13 +113,9 @@ async def start_servers(
     ready = False
     try:
         environment = _environment(config, running, log_dir, os.environ if environ is None else environ)
-        for block in blocks:
-            process = await ServerProcess.start(
-                block,
-                log_file=log_dir / f"{_file_name(block.name)}.log",
-                environment={**environment, CONFIG_PATH_ENV: block.name},
-                death_pipe=running._death_pipe[0],
-            )
+        logs = {block.name: log_dir / f"{_file_name(block.name)}.log" for block in blocks}
+        shared = shared_imports if len(blocks) > 1 and can_adopt() else ()
+        async for process in _created(running, blocks, logs, environment, shared_imports=shared, on_way=on_way):
             running._processes.append(process)
             if on_event is not None:
                 on_event(process.instance, "started")
@@ -124,6 +125,45 @@ async def start_servers(
         if not ready:
             await running.stop(grace_s=0.5)
     return running
+
+
+async def _created(
+    running: RunningServers,
+    blocks: Sequence[ServerBlock],
+    logs: Mapping[str, Path],
+    environment: Mapping[str, str],
+    *,
+    shared_imports: Sequence[str],
+    on_way: Callable[[], None],
+) -> AsyncIterator[ServerProcess]:
+    """Create the processes: copies of one another when they share imports, else one by one."""
+    death_pipe = running._death_pipe[0]
+    if shared_imports:
+        folder = logs[blocks[0].name].parent
+        forkserver = await ForkServer.start(
+            shared_imports, directory=folder, environment=environment, inherited=death_pipe
+        )
+        on_way()
+        processes = await forkserver.fork([_copy_of(block, logs[block.name]) for block in blocks])
+        if processes is not None:
+            for block, process in zip(blocks, processes, strict=True):
+                yield ServerProcess.of(block, process, log_file=logs[block.name])
+            return
+    for block in blocks:
+        variables = {**environment, CONFIG_PATH_ENV: block.name}
+        yield await ServerProcess.start(block, log_file=logs[block.name], environment=variables, death_pipe=death_pipe)
+    on_way()
+
+
+def _copy_of(block: ServerBlock, log_file: Path) -> dict[str, str]:
+    """What a fork server needs to know of a server."""
+    return {
+        "directory": str(block.directory),
+        "entrypoint": block.entrypoint,
+        "log_file": str(log_file.absolute()),
+        "name_variable": CONFIG_PATH_ENV,
+        "name": block.name,
+    }
 
 
 def _environment(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nemo_gym.config import ServerBlock
 
@@ -59,12 +59,30 @@ class ServerInstance:
         }
 
 
+class OwnProcess(Protocol):
+    """A process that this one waits for."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code once it has been waited for."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end; return its exit code, negative for a signal."""
+        ...
+
+
 @dataclass(slots=True)
 class ServerProcess:
     """A server and its operating-system process, which leads a session and a process group of its own."""
 
     instance: ServerInstance
-    process: asyncio.subprocess.Process
+    process: OwnProcess
 
     @classmethod
     async def start(
@@ -87,6 +105,13 @@ class ServerProcess:
                 pass_fds=(death_pipe,),
                 start_new_session=True,
             )
+        return cls.of(block, process, log_file=log_file)
+
+    @classmethod
+    def of(cls, block: ServerBlock, process: OwnProcess, *, log_file: Path) -> ServerProcess:
+        """Return the server of `block`, which `process` has just begun to run."""
+        assert block.directory is not None
+        assert block.port is not None
         instance = ServerInstance(
             name=block.name,
             kind=block.kind,
