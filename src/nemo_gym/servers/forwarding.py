@@ -14,12 +14,12 @@ from nemo_gym.capture.execution import current_facts, report_execution
 from nemo_gym.dialects import conversion
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.records import codec
+from nemo_gym.servers.answers import json_answer
 from nemo_gym.servers.event_stream import EventStream, pieces
 from nemo_gym.servers.stream_conversion import accumulated, converted, untouched, without_usage_chunk
 from nemo_gym.servers.upstream import UpstreamError
 from nemo_gym.servers.upstream_client import UpstreamReply
 from nemo_gym.servers.upstream_pool import UpstreamPool, affinity_of
-from nemo_gym.servers.web import json_answer
 
 _CLIENT_HEADERS = {"messages": ("anthropic-beta", "anthropic-version")}
 """Headers of a client that belong to its dialect; all others, credentials among them, end here."""

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from nemo_gym.records import codec
 from nemo_gym.servers.access import TokenMiddleware, server_token
-from nemo_gym.servers.web import json_answer
+from nemo_gym.servers.answers import json_answer
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from nemo_gym.capture.settings import ModelCallCaptureConfig
 from nemo_gym.dialects.errors import error_category_for_exception
 from nemo_gym.dialects.names import MODEL_CALL_PATHS, Dialect
 from nemo_gym.records import codec, keys
+from nemo_gym.servers.answers import json_answer
 from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.handler_plan import HandlerPlan
@@ -28,7 +29,7 @@ from nemo_gym.servers.request_size import DEFAULT_MAX_REQUEST_BYTES, body_within
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
 from nemo_gym.servers.upgrade import upgrade_refusals
 from nemo_gym.servers.upstream import BAD_GATEWAY, GATEWAY_TIMEOUT, UpstreamError, error_answer, failure_answer
-from nemo_gym.servers.web import json_answer, new_app
+from nemo_gym.servers.web import new_app
 
 CAPTURE_HEALTH_PATH = "/ng-capture/health"
 

@@ -15,13 +15,14 @@ from nemo_gym.capture.execution import report_execution
 from nemo_gym.dialects import conversion
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.records import codec
+from nemo_gym.servers.answers import json_answer
 from nemo_gym.servers.event_stream import KEEP_ALIVE_S, EventStream, answer_or_stream, pieces
 from nemo_gym.servers.handler_plan import InvalidBodyError
 from nemo_gym.servers.model_streams import begun, encoded
 from nemo_gym.servers.request_size import body_within
 from nemo_gym.servers.stream_conversion import converted, untouched, without_usage_chunk
 from nemo_gym.servers.upstream import UpstreamError, error_answer, failure_answer
-from nemo_gym.servers.web import encode_answer, json_answer
+from nemo_gym.servers.web import encode_answer
 
 _ANSWERED = (UpstreamError, aiohttp.ClientResponseError, HTTPException)
 """Exceptions that hold the answer of a backend, or the one that a handler chose."""

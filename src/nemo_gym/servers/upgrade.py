@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from nemo_gym.capture.correlation import split_rollout_path
 from nemo_gym.dialects.errors import error_body
 from nemo_gym.records import codec
-from nemo_gym.servers.web import json_answer
+from nemo_gym.servers.answers import json_answer
 
 _PATH = "/v1/responses"
 _MESSAGE = "this server does not speak WebSocket; POST /v1/responses with `stream: true` streams over HTTP"

@@ -13,7 +13,7 @@ from nemo_gym.dialects.errors import error_body, error_category_for_exception
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.errors import RemoteError
 from nemo_gym.records import codec
-from nemo_gym.servers.web import json_answer
+from nemo_gym.servers.answers import json_answer
 
 UPSTREAM_STATUS_HEADER = "x-upstream-status"
 BAD_GATEWAY, GATEWAY_TIMEOUT = 502, 504

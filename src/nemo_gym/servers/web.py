@@ -99,8 +99,3 @@ def encode_answer(value: object) -> bytes:
         except (*_REFUSALS, ValidationError):
             return codec.encode(value.model_dump(by_alias=True, warnings=False))
     return codec.encode(value)
-
-
-def json_answer(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return encoded JSON as a response."""
-    return Response(content, status_code=status, headers=headers, media_type="application/json")

@@ -101,8 +101,8 @@ async def start_servers(
 
     `log_dir` gets one `<instance name>.log` each. `ready_timeout_s`: None takes the configuration's, 0 waits forever.
     `shared_imports` names modules that every server needs: where several servers start, these are imported once, by a
-    process of which the servers are copies. `on_way` is called once processes have been created
-    that need time of their own. Raises `ConfigError` when a port is taken and `ServerStartError`, with the last 20 log lines, when a server dies or
+    process of which the servers are copies. `on_way` is called once processes exist that need time of their own.
+    Raises `ConfigError` when a port is taken and `ServerStartError`, with the last 20 log lines, when a server dies or
     is not ready in time; then nothing is left running.
     """
     blocks = [block for block in config.server_blocks() if block.starts_process]

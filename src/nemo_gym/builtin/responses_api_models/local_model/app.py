@@ -15,12 +15,12 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.builtin.responses_api_models.local_model.embedded import EmbeddedEngine, EngineSettings, default_threads
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
 from nemo_gym.records import codec
+from nemo_gym.servers.answers import json_answer
 from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.request_size import body_within
 from nemo_gym.servers.upstream import UpstreamError, error_answer, failure_answer
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
 from nemo_gym.servers.upstream_pool import UpstreamPool
-from nemo_gym.servers.web import json_answer
 
 
 class LocalModelConfig(BaseResponsesAPIModelConfig):

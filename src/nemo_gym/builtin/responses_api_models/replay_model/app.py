@@ -24,8 +24,8 @@ from nemo_gym.builtin.responses_api_models.replay_model.recording import Recorde
 from nemo_gym.capture.correlation import current_rollout_id
 from nemo_gym.dialects import Dialect, conversion
 from nemo_gym.records import codec, keys
+from nemo_gym.servers.answers import json_answer
 from nemo_gym.servers.upstream import error_answer
-from nemo_gym.servers.web import json_answer
 
 
 class ReplayModelConfig(BaseResponsesAPIModelConfig):
