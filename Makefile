@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# What is compiled once is what makes the next process start fast, and a test run starts hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test check format docs bench install install-dev clean
 
 quickstart: install
