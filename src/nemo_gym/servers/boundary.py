@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import quote
@@ -101,6 +102,7 @@ class DisconnectMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self._clock: _WatchClock | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on while its client is there."""
@@ -109,7 +111,11 @@ class DisconnectMiddleware:
             return
         task = asyncio.current_task()
         assert task is not None
-        watch = _Watch(receive, task)
+        loop, clock = asyncio.get_running_loop(), self._clock
+        if clock is None or clock.loop is not loop:
+            clock = self._clock = _WatchClock(loop)
+        watch = _Watch(receive, task, loop)
+        clock.add(watch)
         try:
             await self.app(scope, watch.receive, watch.sender(send))
         except asyncio.CancelledError:
@@ -120,20 +126,41 @@ class DisconnectMiddleware:
             watch.close()
 
 
+class _WatchClock:
+    """Starts the watches of one event loop when they are due. They share a timer: nearly all are closed before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._watches: deque[tuple[float, _Watch]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, watch: _Watch) -> None:
+        """Have `watch` started after `WATCH_AFTER_S`, unless it is closed by then."""
+        self._watches.append((self.loop.time() + WATCH_AFTER_S, watch))
+        if self._timer is None:
+            self._timer = self.loop.call_later(WATCH_AFTER_S, self._ring)
+
+    def _ring(self) -> None:
+        watches, now = self._watches, self.loop.time()
+        while watches and (watches[0][0] <= now or watches[0][1].is_closed):
+            watches.popleft()[1].start()
+        self._timer = self.loop.call_at(watches[0][0], self._ring) if watches else None
+
+
 class _Watch:
     """Reads the request's messages ahead of the app, once the request lasts long enough to be worth it."""
 
-    def __init__(self, receive: Receive, task: asyncio.Task[object]) -> None:
+    def __init__(self, receive: Receive, task: asyncio.Task[object], loop: asyncio.AbstractEventLoop) -> None:
         self._receive = receive
         self._task = task
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._reading = 0
         self._is_due = False
         self._read_ahead: asyncio.Queue[Message] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._complete = False
         self.has_cancelled = False
-        self._timer = self._loop.call_later(WATCH_AFTER_S, self._start)
+        self.is_closed = False
 
     async def receive(self) -> Message:
         """Return the next message, as the app would have got it."""
@@ -145,7 +172,7 @@ class _Watch:
         finally:
             self._reading -= 1
             if self._is_due and not self._reading and not self._complete:
-                self._start()
+                self.start()
 
     def sender(self, send: Send) -> Send:
         """Return `send`, noting when the answer is complete."""
@@ -157,7 +184,10 @@ class _Watch:
 
         return send_noting
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begin to read ahead, unless the request is over."""
+        if self.is_closed:
+            return
         if self._reading:  # The app is waiting for a message itself; two readers would steal from each other.
             self._is_due = True
             return
@@ -176,6 +206,6 @@ class _Watch:
 
     def close(self) -> None:
         """Stop watching."""
-        self._timer.cancel()
+        self.is_closed = True
         if self._reader is not None:
             self._reader.cancel()

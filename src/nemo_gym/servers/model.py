@@ -25,6 +25,7 @@ from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.handler_plan import HandlerPlan
 from nemo_gym.servers.model_calls import ModelCalls
+from nemo_gym.servers.model_routes import ModelRoutes
 from nemo_gym.servers.request_size import DEFAULT_MAX_REQUEST_BYTES, body_within
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
 from nemo_gym.servers.upgrade import upgrade_refusals
@@ -124,11 +125,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         install_model_call_capture(app, self._capture_config(), model_server_name=self.config.name)
         calls = self._model_calls
         endpoints = {"responses": calls.serve_responses, "chat": calls.serve_chat, "messages": calls.serve_messages}
-        routes: list[BaseRoute] = [
-            Route(path + slash, endpoints[dialect], methods=["POST"])
-            for slash in ("", "/")
-            for path, dialect in MODEL_CALL_PATHS.items()
-        ]
+        paths = {path + slash: endpoints[dialect] for slash in ("", "/") for path, dialect in MODEL_CALL_PATHS.items()}
+        routes: list[BaseRoute] = [ModelRoutes(paths)]
+        routes.extend(Route(path, endpoint, methods=["POST"]) for path, endpoint in paths.items())
         routes.append(Route("/v1/messages/count_tokens", self._serve_count_tokens, methods=["POST"]))
         routes.append(Route("/v1/models", self._serve_models, methods=["GET"]))
         routes.append(Route(CAPTURE_HEALTH_PATH, self._serve_capture_health, methods=["GET"]))

@@ -9,7 +9,6 @@ import os
 import secrets
 from base64 import b64decode, b64encode
 from typing import Any, Final
-from uuid import uuid4
 
 from itsdangerous import BadSignature, TimestampSigner
 from starlette.requests import cookie_parser
@@ -30,6 +29,13 @@ def launch_signing_key() -> str:
 def server_signing_key(name: str) -> str:
     """Return the secret of one server, so that one server's cookie means nothing to another."""
     return hmac.new(launch_signing_key().encode(), name.encode(), hashlib.sha256).hexdigest()
+
+
+def _new_id() -> str:
+    """Return a random UUID (version 4) as text, for a third of what making the object costs."""
+    random = os.urandom(16)
+    text = random.hex()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[random[8] & 3]}{text[17:20]}-{text[20:]}"
 
 
 class Session(dict[str, Any]):
@@ -64,7 +70,7 @@ class SessionMiddleware:
         session = self._load(scope)
         brought = bool(session)
         if SESSION_ID_KEY not in session:
-            session[SESSION_ID_KEY] = str(uuid4())
+            session[SESSION_ID_KEY] = _new_id()
         scope["session"] = session
 
         async def send_with_cookie(message: Message) -> None:

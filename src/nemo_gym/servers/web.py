@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,8 +18,8 @@ from starlette.responses import JSONResponse, Response
 
 from nemo_gym.records import codec
 
-_HAS_STRICT_CONTENT_TYPE = "strict_content_type" in inspect.signature(FastAPI.__init__).parameters
-
+_PARAMETERS = inspect.signature(FastAPI.__init__).parameters
+_NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
 
 _REFUSALS = (PydanticSerializationError, UnicodeEncodeError)
 """What fast encoders raise for text with a lone surrogate, which models do write."""
@@ -30,7 +31,9 @@ def new_app() -> FastAPI:
     An answer that the framework's encoder refuses (a lone surrogate, NaN) is encoded by the codec; any other answer is
     what the framework makes of it.
     """
-    options: dict[str, Any] = {"strict_content_type": False} if _HAS_STRICT_CONTENT_TYPE else {}
+    options: dict[str, Any] = {"strict_content_type": False} if "strict_content_type" in _PARAMETERS else {}
+    if "telemetry" in _PARAMETERS and "opentelemetry.sdk" not in sys.modules:
+        options["telemetry"] = _NO_TELEMETRY  # asking for each request whether anybody listens is not free
     app = FastAPI(**options)
     app.router.route_class = _LenientRoute
     app.add_exception_handler(HTTPException, _http_error)

@@ -176,10 +176,11 @@ def _reasoning_settings(body: JsonObject, converted: JsonObject, notes: Notes) -
 
 def _has_cache_control(value: Any) -> bool:
     """Look where clients put it, not into tool arguments and schemas."""
-    if isinstance(value, list):
-        return any(_has_cache_control(item) for item in value)
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        if "cache_control" in value:
+            return True
+        value = [value.get(key) for key in ("system", "messages", "content", "tools")]
+    elif not isinstance(value, list):
         return False
-    return "cache_control" in value or any(
-        _has_cache_control(value.get(key)) for key in ("system", "messages", "content", "tools")
-    )
+    # Most of what stands there is text, which is not worth a call.
+    return any(_has_cache_control(item) for item in value if type(item) is dict or type(item) is list)
