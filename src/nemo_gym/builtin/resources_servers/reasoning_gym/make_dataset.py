@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nemo_gym.builtin.resources_servers.reasoning_gym.package import load_package
 from nemo_gym.errors import ConfigError, MissingExtraError, nearest_name
 
 ONE_DIGIT: dict[str, dict[str, Any]] = {
@@ -35,7 +36,7 @@ def make_rows(
     `max_output_tokens` bounds each answer: a small model rambles.
     """
     try:
-        import reasoning_gym  # an optional extra
+        reasoning_gym = load_package()  # an optional extra
     except ImportError as error:
         raise MissingExtraError(
             "making this dataset needs the package `reasoning-gym`: `pip install 'evidence-gym[envs]'`"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nemo_gym.builtin.resources_servers.reasoning_gym.package import load_package
 from nemo_gym.builtin.resources_servers.reasoning_gym.refusals import refusal
 
 _ERROR_LENGTH = 500
@@ -26,7 +27,7 @@ _STARTING = b'{"started":true}\n'
 def main(memory_mb: int, cpu_s: int) -> None:
     """Score until the standard input ends. `cpu_s` bounds one job, `memory_mb` what scoring adds to the process."""
     jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    import reasoning_gym  # a second of import time, and before the limits  # noqa: F401
+    load_package()  # takes a second, and is done before the limits
 
     # What a scorer prints or reads goes nowhere.
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -53,9 +54,7 @@ def _score(job: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _scorer_of(dataset: str) -> Callable[..., float]:
-    import reasoning_gym
-
-    scorer: Callable[..., float] = reasoning_gym.get_score_answer_fn(dataset)
+    scorer: Callable[..., float] = load_package().get_score_answer_fn(dataset)
     return scorer
 
 

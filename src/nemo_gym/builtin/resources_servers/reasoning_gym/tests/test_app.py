@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,19 @@ def test_many_families_make_rows_and_accept_their_own_answer(client: TestClient)
     families = ["leg_counting", "spell_backward", "number_sorting", "basic_arithmetic", "word_sorting", "caesar_cipher"]
     for row in make_rows(size=len(families), datasets=families, answer_format="tag"):
         assert verify(client, row, f"<answer>{row['answer']}</answer>")["reward"] == 1.0, row["dataset"]
+
+
+def test_a_plotting_library_is_loaded_for_the_one_family_that_needs_it() -> None:
+    code = """
+import sys
+from nemo_gym.builtin.resources_servers.reasoning_gym.make_dataset import make_rows
+next(make_rows(datasets=["chain_sum"]))
+assert "matplotlib" not in sys.modules
+row = next(make_rows(datasets={"game_of_life": {"grid_size_x": 3, "grid_size_y": 3, "filled_cells": 3}}))
+assert "matplotlib" in sys.modules
+assert row["answer"].count("[") == 4
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_rows_are_the_same_for_the_same_seed_and_take_turns() -> None:
