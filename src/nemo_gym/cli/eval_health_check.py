@@ -56,7 +56,7 @@ def command(
     from nemo_gym.store import staged
 
     if not run_dir.exists():
-        raise ConfigFileNotFoundError(f"no folder `{run_dir}`")
+        raise ConfigFileNotFoundError(f"there is no `{run_dir}`; give the folder of a run, or its rollouts file")
     if run_dir.is_file() and rollouts_file is None:
         run_dir, rollouts_file = run_dir.parent, run_dir.absolute()
     try:
