@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _SECRET = re.compile("key|token|secret|password", re.IGNORECASE)
 
+_MAKES_AN_APP = re.compile(r"^\s*app\s*[:=]", re.MULTILINE)
+
 GRACEFUL_SHUTDOWN_S = 0.5
 KEEP_ALIVE_S = 30
 
@@ -178,10 +180,22 @@ class SimpleServer(BaseServer):
         if workers == 1:
             uvicorn.Server(uvicorn.Config(app, **options)).run()
             return
+        self._check_makes_an_app(workers)
         kind, implementation = _own_place(global_config, self.config.name)
         target = f"{kind}.{implementation}.{Path(self.config.entrypoint).stem}:app"
         with process.worker_markers(self.config.entrypoint, workers):
             uvicorn.run(target, workers=workers, **options)
+
+    def _check_makes_an_app(self, workers: int) -> None:
+        """Raise ConfigError when workers would look in vain for the app of the entry file."""
+        entry = Path(self.config.entrypoint)
+        if not entry.is_file() or _MAKES_AN_APP.search(entry.read_text(encoding="utf-8", errors="replace")):
+            return
+        raise ConfigError(
+            f"`{self.config.name}` is to have {workers} workers (`num_workers`), but its `{entry}` makes no "
+            "module-level `app` for them. If several processes may share the work, end it with "
+            f"`elif is_nemo_gym_fastapi_entrypoint(__file__): app = {type(self).__name__}.run_webserver()`."
+        )
 
 
 def uvicorn_options(config: BaseRunServerInstanceConfig, global_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Simpl
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_extra_body
 from nemo_gym.dialects import Dialect
 from nemo_gym.records import codec
+from nemo_gym.server_utils import is_nemo_gym_fastapi_entrypoint
 from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
 from nemo_gym.servers.upstream_pool import UpstreamPool
@@ -92,3 +93,5 @@ class AnthropicModel(SimpleResponsesAPIModel):
 
 if __name__ == "__main__":
     AnthropicModel.run_webserver()
+elif is_nemo_gym_fastapi_entrypoint(__file__):
+    app = AnthropicModel.run_webserver()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from nemo_gym.builtin.responses_api_models.vllm_model.app import VLLMModel, VLLMModelConfig
+from nemo_gym.server_utils import is_nemo_gym_fastapi_entrypoint
 
 
 class InferenceProviderConfig(VLLMModelConfig):
@@ -21,3 +22,5 @@ class InferenceProvider(VLLMModel):
 
 if __name__ == "__main__":
     InferenceProvider.run_webserver()
+elif is_nemo_gym_fastapi_entrypoint(__file__):
+    app = InferenceProvider.run_webserver()

@@ -20,6 +20,7 @@ from nemo_gym.builtin.responses_api_models.openai_model.wires import (
     wire_for,
 )
 from nemo_gym.dialects import Dialect
+from nemo_gym.server_utils import is_nemo_gym_fastapi_entrypoint
 from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
 from nemo_gym.servers.upstream_pool import UpstreamPool
@@ -118,3 +119,5 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
 if __name__ == "__main__":
     OpenAIModel.run_webserver()
+elif is_nemo_gym_fastapi_entrypoint(__file__):
+    app = OpenAIModel.run_webserver()

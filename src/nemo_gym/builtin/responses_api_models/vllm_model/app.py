@@ -16,6 +16,7 @@ from nemo_gym.builtin.responses_api_models.vllm_model import shaping, token_ids
 from nemo_gym.builtin.responses_api_models.vllm_model.overflow import empty_completion, is_context_overflow
 from nemo_gym.capture.execution import report_execution
 from nemo_gym.dialects import Dialect
+from nemo_gym.server_utils import is_nemo_gym_fastapi_entrypoint
 from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.upstream import UpstreamError
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
@@ -164,3 +165,5 @@ class VLLMModel(SimpleResponsesAPIModel):
 
 if __name__ == "__main__":
     VLLMModel.run_webserver()
+elif is_nemo_gym_fastapi_entrypoint(__file__):
+    app = VLLMModel.run_webserver()
