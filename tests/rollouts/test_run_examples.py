@@ -118,6 +118,28 @@ async def test_the_failure_names_the_server_that_raised(servers, head, make_rows
     assert row["_ng_failure_response_body"] == "\"ValueError('no such tool')\""
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"detail": [{"loc": ["body", "q"], "msg": "Field required", "input": "x" * 5000}]}, "`q`: Field required"),
+        ({"detail": [{"loc": ["body"], "msg": "no object"}]}, "no object"),
+        (
+            {"detail": [{"loc": ["body", str(n)], "msg": "bad"} for n in range(5)]},
+            "`0`: bad; `1`: bad; `2`: bad; and 2 more",
+        ),
+        ({"detail": "a text"}, "a text"),
+        ({"detail": [1, 2]}, '{"detail": [1, 2]}'),
+        ({"detail": []}, '{"detail": []}'),
+    ],
+)
+async def test_a_row_that_a_server_refuses_is_told_by_its_fields(servers, head, make_rows, answer, said):
+    servers.behaviours["agent_a"] = lambda _: (422, json.dumps(answer))
+    completions = RolloutCollectionHelper().run_examples(make_rows(1), head, route_failures_to_sidecar=True)
+    [(_, row)] = await collect(completions)
+    assert row["_ng_failure_message"].endswith(f"/run` answered 422: {said}")
+    assert row["_ng_failure_http_status"] == 422
+
+
 async def test_a_refused_connection_is_tried_again_and_then_not_sent(servers, head, make_rows):
     servers.ports["agent_a"] = 1
     completions = RolloutCollectionHelper().run_examples(

@@ -9,12 +9,18 @@ import aiohttp
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from nemo_gym.servers import boundary
 from nemo_gym.servers.access import SERVER_TOKEN_ENV, TokenMiddleware, check_binding, server_token_headers
 from nemo_gym.servers.boundary import DisconnectMiddleware, ExceptionMiddleware
 from nemo_gym.servers.http import raise_for_status, request
+
+
+class TwoFields(BaseModel):
+    balance: int
+    names: list[str]
 
 
 class Watched:
@@ -104,6 +110,34 @@ async def test_an_inner_servers_error_names_the_call_and_keeps_its_words(serve: 
     assert f"server `tester` failed: `{inner.url}/fail` answered 500" in said
     assert "\n" not in said
     assert "no such luck" in said
+
+
+@pytest.mark.parametrize(
+    ("route", "hint"),
+    [
+        ("/seed_session", " (the row may be one of another environment)"),
+        ("/ng-rollout/0-0/verify", " (the row may be one of another environment)"),
+        ("/other", ""),
+    ],
+)
+async def test_a_refused_body_is_told_by_its_fields_and_not_quoted(
+    route: str, hint: str, serve: Any, close_session: None
+) -> None:
+    inner_app, outer = FastAPI(), FastAPI()
+
+    @inner_app.post(route)
+    async def take(body: TwoFields) -> None: ...
+
+    inner = serve(inner_app)
+
+    @outer.post("/outer")
+    async def call() -> None:
+        await raise_for_status(await request("POST", f"{inner.url}{route}", json={"names": [1], "text": "x" * 5000}))
+
+    outer.add_middleware(ExceptionMiddleware, name="outer")
+    answer = await request("POST", f"{serve(outer).url}/outer")
+    problems = "`balance`: Field required; `names.0`: Input should be a valid string"
+    assert json.loads(await answer.read()) == f"`{inner.url}{route}` answered 422: {problems}{hint}"
 
 
 @pytest.mark.parametrize("path", ["/slow", "/slow-without-reading", "/stream"])

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Outcome: TypeAlias = JsonObject | RolloutFailureRecord
 _FINISH_ON_CANCEL_S = 5.0
-_LOGGED_MESSAGE = 200
+_LOGGED_MESSAGE = 300
 
 
 class RolloutExecutor:

@@ -25,6 +25,7 @@ from nemo_gym.records.failure_kinds import (
     TRANSPORT_UNREACHABLE,
 )
 from nemo_gym.records.failures import MAX_TEXT, RunFailure, cut, failure_of_status
+from nemo_gym.records.refused_body import refused_body_text
 from nemo_gym.servers.access import server_token_headers
 
 MAX_CONNECTIONS = 102_400
@@ -173,6 +174,9 @@ def _reason_in(raw: bytes) -> str | None:
         value = decode(raw)
     except ValueError:
         return None
+    refused = refused_body_text(value)
+    if refused is not None:
+        return refused
     if isinstance(value, dict):
         value = value.get("detail") or value.get("error") or value.get("message")
     if isinstance(value, dict):

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.records import codec, keys
+from nemo_gym.records.refused_body import refused_body_text
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ WATCH_AFTER_S = 0.05
 """Requests that end sooner are not watched for a client that left: there is nothing worth stopping."""
 
 _BODY_EXCERPT = 2000
+_TAKES_THE_ROW = ("/seed_session", "/verify")
+"""Routes of a resources server whose body is the row: what it lacks was never in the data."""
 _READ_AHEAD = 64
 
 
@@ -39,7 +42,9 @@ def describe(error: BaseException) -> str:
         except ValueError:
             plain = said
         # A server of ours says its exception as a JSON string; quoting it again would hide it in backslashes.
-        shown = (plain if isinstance(plain, str) else said)[:_BODY_EXCERPT]
+        shown = refused_body_text(plain) or (plain if isinstance(plain, str) else said)[:_BODY_EXCERPT]
+        if error.status == 422 and error.request_info.real_url.path.endswith(_TAKES_THE_ROW):
+            shown += " (the row may be one of another environment)"
         inner_name = error.headers.get(keys.FAILED_SERVER_HEADER) if error.headers else None
         who = "" if inner_name is None else f"server `{inner_name}` failed: "
         return f"{who}`{error.request_info.real_url}` answered {error.status}: {shown}"
