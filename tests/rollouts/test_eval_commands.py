@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -263,6 +264,27 @@ def test_health_check_and_profile_of_a_run(servers, gym, rows_file):
     code, out, err = gym("eval", "profile", "--rollouts", "run/rollouts.jsonl")
     assert code == 0, err
     assert "6 of 6 rollouts, 6 tasks" in out
+
+
+def test_profile_takes_a_file_or_a_folder_and_says_what_else_to_name(servers, gym, rows_file, monkeypatch, capsys):
+    gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/r.jsonl", gym.head)
+    monkeypatch.chdir(rows_file.parent)
+    for words in (["run"], ["run/r.jsonl"], ["--rollouts", "run"], ["run", "++allow_partial_rollouts=true"]):
+        assert main.run(["eval", "profile", *words]) == 0, words
+        assert "6 of 6 rollouts, 6 tasks" in capsys.readouterr().out
+    (rows_file.parent / "none").mkdir()
+    shutil.copytree("run", "two")
+    shutil.copy("run/r.jsonl", "two/s.jsonl")
+    for words, message in (
+        ([], "which run?"),
+        (["none"], "`none` holds no rollouts file"),
+        (["nowhere"], "no rollouts file or folder `nowhere`"),
+        (["two"], "name one of them: `two/r.jsonl`, `two/s.jsonl`"),
+        (["run", "two"], "one rollouts file"),
+        (["run", "--rollouts", "two/r.jsonl"], "one rollouts file"),
+    ):
+        assert main.run(["eval", "profile", *words]) == 2, words
+        assert message in capsys.readouterr().err
 
 
 def test_profile_refuses_missing_rollouts_unless_they_are_allowed(servers, gym, rows_file, tmp_path):

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nemo_gym.cli.eval_run import flag_overrides
 from nemo_gym.cli.output import print_json
-from nemo_gym.cli.selection import Overrides, Selection, compose
-from nemo_gym.errors import ConfigFileNotFoundError
+from nemo_gym.cli.selection import Selection, compose
+from nemo_gym.errors import ConfigFileNotFoundError, UsageError
+
+_SHOWN = 5
 
 
 def command(
-    overrides: Overrides = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH] [+KEY=VALUE]...",
+            help="A rollouts file, or a folder with one, in place of --rollouts; and settings.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     inputs: Annotated[
         str | None,
@@ -23,7 +34,13 @@ def command(
     allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept rollouts that are missing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of each agent as JSON.")] = False,
 ) -> int:
-    """Describe the rewards of each task over its repeats, in three files beside the rollouts file."""
+    """Describe the rewards of each task over its repeats, in three files beside the rollouts file.
+
+    \b
+    Example:
+      gym eval profile runs/second
+    """
+    rollouts, overrides = _place(words or (), rollouts)
     flags = flag_overrides(
         {
             "materialized_inputs_jsonl_fpath": inputs,
@@ -39,7 +56,9 @@ def command(
 
     known = frozenset(RewardProfileConfig.model_fields)
     data = dict(compose(Selection(), overrides, known_keys=known, flag_overrides=flags, allow_missing_model=True).data)
-    if data.get("rollouts_jsonl_fpath") and not data.get("materialized_inputs_jsonl_fpath"):
+    if not data.get("rollouts_jsonl_fpath"):
+        raise UsageError("which run? Give its rollouts file, or the folder: `gym eval profile runs/first`.")
+    if not data.get("materialized_inputs_jsonl_fpath"):
         data["materialized_inputs_jsonl_fpath"] = str(materialized_path_for(str(data["rollouts_jsonl_fpath"])))
     settings = parse_settings(RewardProfileConfig, data)
     profiler = RewardProfiler()
@@ -58,3 +77,31 @@ def command(
         print(f"{len(results)} of {len(rows)} rollouts, {len(profile.group_level_metrics)} tasks")
         print("\n".join(str(path) for path in files), flush=True)
     return 0
+
+
+def _place(words: Sequence[str], rollouts: str | None) -> tuple[str | None, list[str]]:
+    """Return the rollouts file that a word or the flag names, and the words that are settings."""
+    settings = [word for word in words if word.startswith(("+", "~")) or "=" in word]
+    places = [word for word in words if word not in settings]
+    if len(places) + (rollouts is not None) > 1:
+        given = ", ".join(f"`{place}`" for place in [*places, *([rollouts] if rollouts else [])])
+        raise UsageError(f"one rollouts file is profiled at a time, not {given}")
+    place = places[0] if places else rollouts
+    return (None if place is None else str(_rollouts_file(Path(place)))), settings
+
+
+def _rollouts_file(place: Path) -> Path:
+    """Return the file itself, or the one rollouts file of a folder."""
+    from nemo_gym.store import find_rollouts_files  # `--help` does not need it
+
+    if not place.exists():
+        raise ConfigFileNotFoundError(f"there is no rollouts file or folder `{place}`")
+    if not place.is_dir():
+        return place
+    found = find_rollouts_files(place)
+    if not found:
+        raise ConfigFileNotFoundError(f"`{place}` holds no rollouts file (`rollouts.jsonl`, `rollouts-*.jsonl`)")
+    if len(found) > 1:
+        named = ", ".join(f"`{path}`" for path in found[:_SHOWN]) + (" ..." if len(found) > _SHOWN else "")
+        raise UsageError(f"`{place}` holds {len(found)} rollouts files; name one of them: {named}")
+    return found[0]
