@@ -344,6 +344,10 @@ def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_p
     code, out, err = gym(*words, "--resume")
     assert code == 0, err
     assert len(read_rows(tmp_path / "out" / "first.jsonl")) == 5
+    code, _, err = gym(*words, "--resume", "--num-repeats", "2")
+    assert code == 2
+    assert "Changed: `num_repeats`" in err
+    assert "Starting" not in err
     code, _, err = gym(*words, "--split", "train")
     assert code == 2
     assert "declared:" in err

@@ -11,7 +11,7 @@ import socket
 import pytest
 
 from nemo_gym.cli import main
-from nemo_gym.cli.eval_run import resume_command
+from nemo_gym.cli.resume_command import resume_command
 from nemo_gym.errors import ConfigError, RunFailedError
 from nemo_gym.records.failures import consumes_attempt
 from nemo_gym.records.status import RunStatus, encode_status

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ import typer
 
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.resume_command import resume_command
 from nemo_gym.cli.selection import (
     AgentCommandOption,
     AgentTypeOption,
@@ -35,9 +35,7 @@ from nemo_gym.cli.selection import (
     compose,
     require_agent,
 )
-from nemo_gym.config import ResolvedConfig, component_search_roots, find_file, load_config
-from nemo_gym.config.masking import MASK, is_secret_key, mask_secrets
-from nemo_gym.config.overrides import parse_override
+from nemo_gym.config import ResolvedConfig, assign_ports, component_search_roots, find_file, load_config
 from nemo_gym.config.roots import implementations
 from nemo_gym.errors import ConfigError, UsageError
 from nemo_gym.rollouts.output_check import check_output
@@ -232,6 +230,7 @@ async def _serve_and_collect(resolved: ResolvedConfig, *, as_json: bool) -> int:
     from nemo_gym.cli.serving import serve  # against running servers none of it is needed
 
     settings = _with_rows(resolved)
+    await _check_rows(resolved, settings)
     count = sum(block.starts_process for block in resolved.server_blocks())
     note(f"Starting {count} server{'s' * (count != 1)} ...")
     async with serve(resolved, any_head_port=True, say=note) as run:
@@ -251,6 +250,17 @@ async def _serve_and_collect(resolved: ResolvedConfig, *, as_json: bool) -> int:
             failing.cancel()
             collecting.cancel()
             await asyncio.gather(collecting, failing, return_exceptions=True)
+
+
+async def _check_rows(resolved: ResolvedConfig, settings: Mapping[str, Any]) -> None:
+    """Find what is wrong with the rows, or with resuming a saved run, before servers are started for it."""
+    from nemo_gym.rollouts.collect import check_before_serving
+
+    config = _run_settings(settings)
+    if config.rollout_collection_driver is None:
+        input_path = _resolved_path(resolved, config.input_jsonl_fpath, "input file")
+        # Rows are routed to addresses; these ones are only looked at.
+        await check_before_serving(config, servers=assign_ports(resolved).data, input_path=input_path)
 
 
 def _with_rows(resolved: ResolvedConfig) -> dict[str, Any]:
@@ -334,47 +344,6 @@ def explicit_settings(resolved: ResolvedConfig) -> dict[str, Any]:
     """Return the top-level settings that somebody gave, and where the head server is: what defaults must not hide."""
     given = {path.split(".")[0] for path, source in resolved.provenance.items() if source != "default"}
     return {key: value for key, value in resolved.data.items() if key in given or key == "head_server"}
-
-
-def resume_command(argv: Sequence[str]) -> str:
-    """Return the command line that continues an interrupted run; secrets in it are masked."""
-    words = ["gym", *_without_secrets(argv[1:])]
-    if "--resume" not in words and not any(word.endswith("resume_from_cache=true") for word in words):
-        words.append("--resume")
-    return shlex.join(words)
-
-
-def _without_secrets(words: Sequence[str]) -> list[str]:
-    """Return the words with the values of secret-looking flags and settings masked."""
-    masked: list[str] = []
-    flag = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if flag:
-            masked.append(word if _is_count(flag, word) else MASK)
-            flag = ""
-        elif equals and not _is_count(name, value) and _holds_secret(word):
-            masked.append(f"{name}={MASK}")
-        else:
-            masked.append(str(mask_secrets(word)))
-            flag = name if name.startswith("--") and not equals and is_secret_key(name) else ""
-    return masked
-
-
-def _holds_secret(word: str) -> bool:
-    """Return whether a `key=value` word sets a secret: by its key, or inside the mapping that it sets."""
-    name, _, value = word.partition("=")
-    if value and any(is_secret_key(part) for part in name.lstrip("+~-").split(".")):
-        return True
-    try:
-        given = parse_override(word).value
-    except ConfigError:
-        return False
-    return isinstance(given, (dict, list)) and mask_secrets(given) != given
-
-
-def _is_count(name: str, value: str) -> bool:
-    return name.endswith("tokens") and value.isdigit()
 
 
 def _resolved_path(resolved: ResolvedConfig, path: str, what: str) -> Path:

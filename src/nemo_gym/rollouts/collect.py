@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING
 from nemo_gym.config.roots import component_search_roots, find_file
@@ -45,6 +45,7 @@ from nemo_gym.store.run_files import RunFiles
 # Without a limit of its own a run is limited by the connections to one host; this many more wait in memory.
 _RESIDENT_WITHOUT_LIMIT = 2048
 _RARE_COLLECTIONS = (50_000, 20, 50)
+_T = TypeVar("_T")
 UNSENT_BEFORE_STOP = 5
 """How many rollouts in a row that could not be sent to an agent end a run."""
 
@@ -88,29 +89,13 @@ async def collect_run(
     capture = reconciled(topology.config, own_config)
     if capture.warning:
         observer.note(f"Warning: {capture.warning}")
-    router = Router(
-        topology,
-        mode=config.environment_routing_mode,
-        environment_server_name=config.environment_server_name,
-        routes=config.environment_server_routes,
-        any_pairing=bool(own_config.get(ALLOW_UNSUPPORTED_PAIRING)),
-    )
-    prompt, prompt_digest = load_prompt(config.prompt_config)
+    setup = _setup(config, topology, own_config, input_path=input_path, observer=observer, gym_version=gym_version)
+    router = setup.router
     files = config.files
     await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
     with RunLock(files.lock):
         await asyncio.to_thread(files.drop_staged)
-        setup = RunSetup(
-            config,
-            input_path=input_path,
-            router=router,
-            observer=observer,
-            max_attempts=get_max_rollout_attempts(),
-            gym_version=gym_version,
-            prompt=prompt,
-            prompt_digest=prompt_digest,
-        )
-        prepared = await _prepared(setup)
+        prepared = await _in_thread(setup, setup.prepare)
         if prepared.manifest.kind == "eval":
             for directory in capture.capture_dirs:
                 shared = await asyncio.to_thread(
@@ -143,9 +128,53 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-async def _prepared(setup: RunSetup) -> PreparedRun:
-    """Prepare in a thread; a cancellation ends the thread first, so that nothing is written without the lock."""
-    work = asyncio.ensure_future(asyncio.to_thread(setup.prepare))
+async def check_before_serving(
+    config: RolloutCollectionConfig, *, servers: Mapping[str, Any], input_path: Path
+) -> None:
+    """Raise what the run would be refused for, before the servers that `servers` describes are started for it.
+
+    Rows that are unreadable, cannot be routed or run; a saved run that another process writes, or that was made under
+    another configuration. Raises as `collect_run` does, and writes nothing.
+    """
+    setup = _setup(
+        config, Topology(servers), servers, input_path=input_path, observer=LoggingObserver(), max_attempts=1
+    )
+    with RunLock(config.files.lock) if config.files.lock.exists() else contextlib.nullcontext():
+        await _in_thread(setup, setup.check)
+
+
+def _setup(
+    config: RolloutCollectionConfig,
+    topology: Topology,
+    own_config: Mapping[str, Any],
+    *,
+    input_path: Path,
+    observer: CollectionObserver,
+    gym_version: str | None = None,
+    max_attempts: int | None = None,
+) -> RunSetup:
+    prompt, prompt_digest = load_prompt(config.prompt_config)
+    return RunSetup(
+        config,
+        input_path=input_path,
+        router=Router(
+            topology,
+            mode=config.environment_routing_mode,
+            environment_server_name=config.environment_server_name,
+            routes=config.environment_server_routes,
+            any_pairing=bool(own_config.get(ALLOW_UNSUPPORTED_PAIRING)),
+        ),
+        observer=observer,
+        max_attempts=get_max_rollout_attempts() if max_attempts is None else max_attempts,
+        gym_version=gym_version,
+        prompt=prompt,
+        prompt_digest=prompt_digest,
+    )
+
+
+async def _in_thread(setup: RunSetup, step: Callable[[], _T]) -> _T:
+    """Do a step in a thread; a cancellation ends the thread first, so that nothing is written without the lock."""
+    work = asyncio.ensure_future(asyncio.to_thread(step))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -195,7 +224,7 @@ class EvalCollection:
             run_id=manifest.run_id,
             tracker=self.tracker,
             done=prepared.plan.done,
-            max_attempts=get_max_rollout_attempts(),
+            max_attempts=prepared.max_attempts,
             truncate=not prepared.resumed,
             spent=prepared.plan.spent,
         )

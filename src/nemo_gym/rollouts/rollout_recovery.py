@@ -86,7 +86,8 @@ def check_same_run(
         changes.append(f"and {len(differing) - _NAMED_DIFFERENCES} more keys")
     if changes:
         raise ResumeRefusedError(
-            f"`{output}` was made under another configuration; nothing was touched. Changed: {', '.join(changes)}. "
+            f"`{output}` was made from other rows or under another configuration; nothing was touched. "
+            f"Changed: {', '.join(changes)}. "
             "Restore it, or write to another output, or accept the mix with `+resume_ignore_drift=true`."
         )
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +56,7 @@ class PreparedRun:
     manifest: RunManifest
     inventory: Inventory
     plan: ResumePlan
+    max_attempts: int
     resumed: bool
     slowest_first: bool = False
 
@@ -74,6 +76,14 @@ class PreparedRun:
             key = rollout_key(row)
             if key is not None and self.plan.is_owed(key):
                 yield self.plan.prepared(row, key)
+
+
+class _Identity(NamedTuple):
+    """What a resumed run is compared by. `source` is None when the run's own materialized file is the input."""
+
+    source: str | None
+    materialized: str
+    configuration: Configuration
 
 
 class PreparationStoppedError(GymError):
@@ -98,7 +108,7 @@ class RunSetup:
         self._config = config
         self._files = config.files
         self._input = input_path
-        self._router = router
+        self.router = router
         self._observer = observer
         self._max_attempts = max_attempts
         self._gym_version = gym_version
@@ -118,8 +128,22 @@ class RunSetup:
             self._observer.note(f"nothing to resume: `{self._files.materialized}` does not exist; starting afresh")
         return self._fresh()
 
+    def check(self) -> None:
+        """Raise what `prepare` would raise about rows and saved runs, writing nothing: before servers are started.
+
+        Saved results are not read: there may be very many.
+        """
+        if not (self._config.resume_from_cache and self._files.materialized.exists()):
+            for _ in self._checked_rows(Inventory(), lambda _: None):
+                pass
+            return
+        self._saved_inventory()
+        manifest = read_manifest(self._files)
+        if manifest is not None:
+            self._check_same_run(manifest, self._identity())
+
     def stop(self) -> None:
-        """Make `prepare`, which runs in another thread, end soon without touching an earlier run."""
+        """Make `prepare` or `check`, which runs in another thread, end soon without touching an earlier run."""
         self._stopped.set()
 
     def _check_stop(self) -> None:
@@ -130,29 +154,12 @@ class RunSetup:
         source = Source(path=str(self._config.input_jsonl_fpath), sha256=file_sha256(self._input))
         inventory, run_id = Inventory(), new_run_id()
 
-        def checked_rows() -> Iterator[JsonObject]:
-            preparer = self._preparer()
-            for task in given_task_indices(self._input, self._config.limit):
-                preparer.reserve(task)
-            rows = expand_rows(input_rows(self._input, self._config.limit), preparer)
-            for row in interleaved(rows) if self._config.interleave_repeats else rows:
-                if agent_name_of(row) is None and not is_materialized_row(row):
-                    continue  # the preparer lists all rows without a route when it has seen the last one
-                self._check_stop()
-                key = rollout_key(row)
-                assert key is not None  # the preparer numbers every row
-                inventory.add(key, self._router.target(row).label)
-                if len(inventory) % _ANNOUNCED_EVERY == 0:
-                    announce(len(inventory))
-                yield row
-            if not len(inventory):
-                raise ConfigError(
-                    f"there are no rows in `{self._input}`; it needs one JSON object per line, each a task to run"
-                )
+        def rows() -> Iterator[JsonObject]:
+            yield from self._checked_rows(inventory, announce)
             set_aside(self._files, overwrite=self._config.overwrite, observer=self._observer)
 
         with self._announced(run_id) as announce:
-            materialized = write_materialized(self._files.materialized, checked_rows())
+            materialized = write_materialized(self._files.materialized, rows())
         manifest = RunManifest(
             run_id=run_id,
             kind="eval",
@@ -165,7 +172,28 @@ class RunSetup:
             max_rollout_attempts=self._max_attempts,
         )
         write_atomic(self._files.manifest, encode_manifest(manifest))
-        return PreparedRun(self._files, manifest, inventory, ResumePlan(), resumed=False)
+        return PreparedRun(self._files, manifest, inventory, ResumePlan(), self._max_attempts, resumed=False)
+
+    def _checked_rows(self, inventory: Inventory, announce: Callable[[int], None]) -> Iterator[JsonObject]:
+        """Yield the rows that the run owes, taking each into the inventory; raises for those that are wrong."""
+        preparer = self._preparer()
+        for task in given_task_indices(self._input, self._config.limit):
+            preparer.reserve(task)
+        rows = expand_rows(input_rows(self._input, self._config.limit), preparer)
+        for row in interleaved(rows) if self._config.interleave_repeats else rows:
+            if agent_name_of(row) is None and not is_materialized_row(row):
+                continue  # the preparer lists all rows without a route when it has seen the last one
+            self._check_stop()
+            key = rollout_key(row)
+            assert key is not None  # the preparer numbers every row
+            inventory.add(key, self.router.target(row).label)
+            if len(inventory) % _ANNOUNCED_EVERY == 0:
+                announce(len(inventory))
+            yield row
+        if not len(inventory):
+            raise ConfigError(
+                f"there are no rows in `{self._input}`; it needs one JSON object per line, each a task to run"
+            )
 
     @contextlib.contextmanager
     def _announced(self, run_id: str) -> Iterator[Callable[[int], None]]:
@@ -191,14 +219,7 @@ class RunSetup:
 
     def _resumed(self) -> PreparedRun:
         files, config = self._files, self._config
-        inventory, ids = Inventory(), RolloutIds()
-        for position, row in enumerate(read_objects(files.materialized)):
-            self._check_stop()
-            ids.add(row, position)
-            key = rollout_key(row)
-            if key is not None:
-                inventory.add(key, self._router.target(row).label)
-        ids.check()
+        inventory = self._saved_inventory()
         manifest = self._verified_manifest(inventory)
         for path in (files.rollouts, files.failures):
             repaired = repair_tail(path)
@@ -219,24 +240,52 @@ class RunSetup:
         if executions != manifest.executions:
             manifest = msgspec.structs.replace(manifest, executions=executions)
             write_atomic(files.manifest, encode_manifest(manifest))
-        return PreparedRun(files, manifest, inventory, plan, resumed=True, slowest_first=config.dispatch_longest_first)
+        return PreparedRun(
+            files,
+            manifest,
+            inventory,
+            plan,
+            self._max_attempts,
+            resumed=True,
+            slowest_first=config.dispatch_longest_first,
+        )
+
+    def _saved_inventory(self) -> Inventory:
+        """Return what the saved run owes; raises for rows that the servers at hand have no place for."""
+        inventory, ids = Inventory(), RolloutIds()
+        for position, row in enumerate(read_objects(self._files.materialized)):
+            self._check_stop()
+            ids.add(row, position)
+            key = rollout_key(row)
+            if key is not None:
+                inventory.add(key, self.router.target(row).label)
+        ids.check()
+        return inventory
+
+    def _identity(self) -> _Identity:
+        materialized = self._files.materialized
+        own = self._input.exists() and materialized.samefile(self._input)
+        return _Identity(
+            source=None if own else file_sha256(self._input),
+            materialized=file_sha256(materialized),
+            configuration=self._configuration(),
+        )
+
+    def _check_same_run(self, manifest: RunManifest, identity: _Identity) -> None:
+        if not self._config.resume_ignore_drift:
+            check_same_run(
+                manifest,
+                source_sha256=identity.source,
+                materialized_sha256=identity.materialized,
+                configuration=identity.configuration,
+                output=self._files.rollouts,
+            )
 
     def _verified_manifest(self, inventory: Inventory) -> RunManifest:
-        files = self._files
-        digest = file_sha256(files.materialized)
-        own = self._input.exists() and files.materialized.samefile(self._input)
-        source = None if own else file_sha256(self._input)
-        configuration = self._configuration()
+        files, identity = self._files, self._identity()
         manifest = read_manifest(files)
         if manifest is not None:
-            if not self._config.resume_ignore_drift:
-                check_same_run(
-                    manifest,
-                    source_sha256=source,
-                    materialized_sha256=digest,
-                    configuration=configuration,
-                    output=files.rollouts,
-                )
+            self._check_same_run(manifest, identity)
             return manifest
         self._observer.note(
             f"`{files.manifest}` does not exist: whether the saved rollouts belong to this configuration is unknown"
@@ -247,9 +296,12 @@ class RunSetup:
             created_at=time.time(),
             gym_version=self._gym_version,
             output=files.rollouts.name,
-            source=Source(path=None if own else str(self._config.input_jsonl_fpath), sha256=source or digest),
-            materialized=Materialized(sha256=digest, rows=len(inventory), tasks=inventory.tasks()),
-            configuration=configuration,
+            source=Source(
+                path=None if identity.source is None else str(self._config.input_jsonl_fpath),
+                sha256=identity.source or identity.materialized,
+            ),
+            materialized=Materialized(sha256=identity.materialized, rows=len(inventory), tasks=inventory.tasks()),
+            configuration=identity.configuration,
             max_rollout_attempts=self._max_attempts,
         )
         write_atomic(files.manifest, encode_manifest(manifest))
@@ -270,7 +322,7 @@ class RunSetup:
     def _configuration(self) -> Configuration:
         return configuration_of(
             self._config,
-            self._router.reached_instances(),
+            self.router.reached_instances(),
             prompt_digest=self._prompt_digest,
             skills_digest=None if self._skills is None else str(self._skills["hash"]),
         )
@@ -285,6 +337,6 @@ class RunSetup:
             create_params=config.responses_create_params,
             skills_ref=self._skills,
             prompt=self._prompt,
-            topology=self._router.topology,
+            topology=self.router.topology,
             need_input=True,
         )

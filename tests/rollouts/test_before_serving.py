@@ -1,0 +1,119 @@
+"""What a run is refused for is said before servers are started for it: rows, and runs that cannot be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.cli import main
+from nemo_gym.errors import DataError, ResumeRefusedError
+from nemo_gym.rollouts.collect import check_before_serving, collect_run
+from nemo_gym.rollouts.run_setup import PreparationStoppedError, RunSetup
+from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.store import RunFiles, RunLock, RunLockedError
+
+GOOD = {"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "code", "message"),
+    [
+        ('{"responses_create_params": ', [], 1, "in.jsonl` line 2 (byte 47)"),
+        ("[1]", [], 1, "in.jsonl` line 2 (byte 47)"),
+        ({"responses_create_params": {"input": "x"}, "agent_ref": {"name": "ledger_agent"}}, [], 2, "no agent"),
+        ({"responses_create_params": {}}, [], 2, "rows 1 have no input"),
+        ({"responses_create_params": {"input": "x"}, "_ng_task_index": -1}, [], 2, "rows 1 have a `_ng_task_index`"),
+        ({"responses_create_params": {"input": "x"}, "_ng_rollout_id": "a/b"}, [], 2, "row 1:"),
+        ({"responses_create_params": {"input": "x"}, "task_source": "legder"}, [], 2, "Did you mean `ledger`?"),
+        ({"responses_create_params": {"input": "x"}}, ["+num_repeats={other: 2}"], 2, "`num_repeats` names no number"),
+    ],
+)
+def test_rows_that_cannot_run_are_named_before_anything_starts(
+    tmp_path, monkeypatch, capsys, row, words, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in.jsonl", {"responses_create_params": {"input": "good"}}, row)
+    serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
+    assert main.run(["eval", "run", *serving, "-i", "in.jsonl", "-o", "out/r.jsonl", *words]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Starting" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def saved(servers, tmp_path):
+    """A finished run, and the check of the same run with some settings changed."""
+    rows = write(tmp_path / "in.jsonl", *({**GOOD, "q": n} for n in range(3)))
+    settings = {"input_jsonl_fpath": str(rows), "output_jsonl_fpath": str(tmp_path / "out" / "r.jsonl")}
+    first = RolloutCollectionConfig(**settings, disable_aggregation=True)
+    asyncio.run(collect_run(first, own_config=servers.own_config))
+
+    def check(**changes):
+        config = RolloutCollectionConfig(**{**settings, "resume_from_cache": True, **changes})
+        path = Path(config.input_jsonl_fpath)
+        asyncio.run(check_before_serving(config, servers=servers.config, input_path=path))
+
+    check.files = RunFiles(settings["output_jsonl_fpath"])
+    check.rows = rows
+    return check
+
+
+def test_a_run_that_cannot_be_resumed_is_refused_and_untouched(servers, saved, tmp_path):
+    before = {path: path.read_bytes() for path in saved.files.folder.iterdir()}
+    saved()
+    with pytest.raises(ResumeRefusedError, match="`num_repeats`"):
+        saved(num_repeats=2)
+    saved(num_repeats=2, resume_ignore_drift=True)
+    with pytest.raises(ResumeRefusedError, match="the input file"):
+        saved(input_jsonl_fpath=str(write(tmp_path / "other.jsonl", GOOD)))
+    saved(input_jsonl_fpath=str(saved.files.materialized))
+    agent = servers.config["agent_a"]
+    agent["responses_api_agents"]["simple_agent"]["temperature"] = 0.9
+    servers.extra_config = {"agent_a": agent}
+    with pytest.raises(ResumeRefusedError, match=r"agent_a\.responses_api_agents\.simple_agent\.temperature"):
+        saved()
+    assert before == {path: path.read_bytes() for path in saved.files.folder.iterdir()}
+
+
+def test_a_saved_run_that_is_damaged_is_named(saved):
+    saved.files.materialized.write_bytes(saved.files.materialized.read_bytes() + b"{oops\n")
+    with pytest.raises(DataError, match="not a JSON object"):
+        saved()
+
+
+def test_a_run_that_another_process_writes_is_refused(saved):
+    with RunLock(saved.files.lock), pytest.raises(RunLockedError):
+        saved()
+    saved()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+async def test_the_check_ends_when_it_is_told_to(servers, tmp_path, resume):
+    rows = write(tmp_path / "in.jsonl", GOOD)
+    config = RolloutCollectionConfig(input_jsonl_fpath=str(rows), output_jsonl_fpath=str(tmp_path / "r.jsonl"))
+    await collect_run(config, own_config=servers.own_config)
+    begun = asyncio.Event()
+    loop, read = asyncio.get_running_loop(), RunSetup._check_stop
+
+    def waiting(setup):
+        loop.call_soon_threadsafe(begun.set)
+        setup._stopped.wait(60)
+        read(setup)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunSetup, "_check_stop", waiting)
+        again = config.model_copy(update={"resume_from_cache": resume})
+        check = asyncio.ensure_future(check_before_serving(again, servers=servers.config, input_path=rows))
+        await begun.wait()
+        check.cancel()
+        with pytest.raises((asyncio.CancelledError, PreparationStoppedError)):
+            await check
