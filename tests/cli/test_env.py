@@ -198,6 +198,12 @@ def test_validate_lets_a_missing_model_pass_with_a_warning_unless_strict(inline:
     inline("env", "validate", "--resources-server", "plain", "--strict", code=2)
 
 
+def test_an_agent_under_the_name_of_another_one_is_said(inline: Any) -> None:
+    told = inline("env", "validate", *SERVERS, "--agent", "simple_agent").stderr
+    assert told == "Note: `simple_agent` runs under the name `plain_agent`, by which rows and settings call it.\n"
+    assert inline("env", "validate", *SERVERS, "--agent", "plain_agent").stderr == ""
+
+
 def test_resolve_prints_the_merged_configuration_without_secrets(inline: Any) -> None:
     (Path.cwd() / "env.yaml").write_text("hf_token: hf_secret\nlimit: 3\n")
     flags = ("--model", "m=1", "--model-url", "http://h:1/v1?a=[b]", "--model-api-key", 'sk-"quoted"')

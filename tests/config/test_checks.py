@@ -10,6 +10,7 @@ import pytest
 from nemo_gym.config import ResolvedConfig, check_capture_directory, check_capture_settings, mask_secrets
 from nemo_gym.config.checks import block_keys
 from nemo_gym.config.component_fields import config_fields
+from nemo_gym.config.names import IGNORED_KEYS
 from nemo_gym.config.roots import INSTALL_ROOT, component_config_files, component_search_roots, find_component
 from nemo_gym.config.servers import ServerBlock
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
@@ -50,7 +51,40 @@ def test_what_an_interpolation_or_the_command_reads_is_known(load: Load, write: 
     write("a.yaml", "responses_create_params: {model: '${judge_model}'}\n")
     assert load("+judge_model=m", config_paths=["a.yaml"]).notices == ()
     assert load("+of_the_command=1", known_keys={"of_the_command"}).notices == ()
-    assert load("+uvicorn_backlog=1").notices == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ignored"),
+    [
+        (("+upload_rollouts=true", "+wandb_project=p"), "`upload_rollouts`, `wandb_project`"),
+        (("+uv_cache_dir=/x",), "`uv_cache_dir`"),
+        (
+            ("+mlflow_anything=1", "+uvicorn_backlog=1", "+global_aiohttp_limit=2"),
+            "`mlflow_anything`, `uvicorn_backlog`",
+        ),
+        (("+pip_install_verbose=true",), "`pip_install_verbose`"),
+        (("+upload_rollouts=false", "+pip_install_verbose=false"), None),
+        (("+wandb_api_key=secret",), None),
+        (("+wandb_project=p", "+prompt_config=${wandb_project}.yaml"), None),
+        (("+limit=3", "+hf_token=t"), None),
+    ],
+)
+def test_a_setting_without_any_effect_is_said_once(load: Load, tokens: tuple[str, ...], ignored: str | None) -> None:
+    notices = load(*tokens).notices
+    assert len(notices) == (ignored is not None)
+    if ignored is not None:
+        assert notices[0].startswith(f"nothing that is shipped here acts on {ignored}")
+
+
+def test_what_is_said_to_have_no_effect_is_read_nowhere() -> None:
+    texts = {
+        path: path.read_text()
+        for path in INSTALL_ROOT.parent.rglob("*.py")
+        if path.parts[-2:] != ("config", "names.py")
+    }
+    assert len(texts) > 100
+    readers = {key: [path for path, text in texts.items() if f'"{key}"' in text] for key in IGNORED_KEYS - {"json"}}
+    assert {key: paths for key, paths in readers.items() if paths} == {}
 
 
 @pytest.mark.parametrize(

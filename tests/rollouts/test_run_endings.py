@@ -22,7 +22,7 @@ from nemo_gym.rollouts.progress import LoggingObserver, Pace, TerminalProgress, 
 from nemo_gym.rollouts.resume import plan_resume
 from nemo_gym.rollouts.run_progress import read_progress
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
-from nemo_gym.rollouts.summary import reward_lines, summary_lines
+from nemo_gym.rollouts.summary import metric_lines, reward_lines, summary_lines
 from nemo_gym.store import RunFiles
 
 COUNT = 12
@@ -168,6 +168,14 @@ async def test_results_without_a_reward_are_said(servers, collect, reward):
     summary = await collect()
     assert summary.status.reward.count == 0
     assert f"none of {COUNT} results has a reward" in "\n".join(summary_lines(summary))
+
+
+async def test_metrics_say_what_ran_under_a_name_that_tells_of_something_else(servers, collect):
+    assert "agent_a (simple_agent): mean/reward" in "\n".join(summary_lines(await collect()))
+    entry = {"agent_ref": {"name": "ledger_simple_agent"}, "key_metrics": {"mean/reward": 1.0}}
+    for runs, shown in (("simple_agent", ""), ("command_agent", " (command_agent)")):
+        lines = metric_lines([entry], {"ledger_simple_agent": runs})
+        assert lines == [f"ledger_simple_agent{shown}: mean/reward 1"]
 
 
 def test_only_some_without_a_reward_are_counted():

@@ -197,10 +197,21 @@ def compose(
         known_keys=known_keys,
         allow_missing_model=allow_missing_model,
     )
-    for text in config.notices:
+    for text in [*config.notices, *_kept_names(selection, config)]:
         note(f"Note: {text}")
     _adopt_server_token(config)
     return config
+
+
+def _kept_names(selection: Selection, config: ResolvedConfig) -> list[str]:
+    """Return what to say about agents that were put in under a name that tells of another one."""
+    if selection.agent is None:
+        return []
+    return [
+        f"`{block.implementation}` runs under the name `{block.name}`, by which rows and settings call it."
+        for block in config.server_blocks()
+        if block.kind == AGENTS and block.implementation not in block.name
+    ]
 
 
 def agent_for_command(agent: str | None, agent_command: str | None) -> str | None:

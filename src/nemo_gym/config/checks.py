@@ -13,8 +13,10 @@ from typing import Any
 
 from nemo_gym.config.component_fields import config_fields
 from nemo_gym.config.interpolation import Problem
+from nemo_gym.config.masking import is_secret_key
 from nemo_gym.config.names import (
     AGENTS,
+    IGNORED_KEYS,
     KNOWN_PREFIXES,
     KNOWN_TOP_LEVEL_KEYS,
 )
@@ -73,6 +75,25 @@ def unknown_keys(
         elif name not in quiet and not isinstance(value, Mapping):
             notices.append(f"key `{name}` is read by nothing that is known here.")
     return Findings(problems, notices)
+
+
+def ignored_keys(data: Mapping[Any, Any], raw: Mapping[Any, Any]) -> list[str]:
+    """Return one notice for all top-level settings that are accepted without any effect; what is off is none.
+
+    A credential alone asks for nothing. A key that an interpolation of `raw` reads has its effect there.
+    """
+    read = set(_interpolated(raw))
+    ignored = [
+        f"`{name}`"
+        for name, value in data.items()
+        if (name in IGNORED_KEYS or str(name).startswith(KNOWN_PREFIXES))
+        and value
+        and name not in read
+        and not is_secret_key(str(name))
+    ]
+    if not ignored:
+        return []
+    return [f"nothing that is shipped here acts on {', '.join(ignored)}."]
 
 
 def _interpolated(value: object) -> Iterator[str]:

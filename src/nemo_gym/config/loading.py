@@ -247,7 +247,7 @@ def _check(
         problems.append(Problem(str(error)))
     if data.get("model_call_capture_dir") and not data.get("observability_enabled"):
         notices.append("`model_call_capture_dir` is set, but nothing is captured without `observability_enabled=true`.")
-    return checks.Findings(problems, [*notices, *unknown.notices, *in_blocks.notices])
+    return checks.Findings(problems, [*notices, *unknown.notices, *checks.ignored_keys(data, raw), *in_blocks.notices])
 
 
 def _head_problems(head: object) -> list[Problem]:

@@ -94,6 +94,17 @@ KNOWN_PREFIXES = ("uvicorn_", "global_aiohttp_", "wandb_", "mlflow_")
 
 KNOWN_TOP_LEVEL_KEYS = RESERVED_KEYS | COLLECTION_KEYS | EXPORTER_KEYS | frozenset(MODEL_VALUES)
 
+IGNORED_KEYS = EXPORTER_KEYS | _words(
+    """
+    head_server_deps python_version pip_install_verbose uv_pip_set_python skip_venv_if_present
+    allow_openai_version_skew uv_cache_dir uv_lock_timeout_seconds uv_venv_dir telemetry profiling_enabled
+    profiling_results_dirpath json query upload_rollouts upload_rollouts_to_wandb use_cached_prepared_benchmarks
+    num_prepare_benchmark_processes prepare_script_args should_validate_data
+    """
+)
+"""Known keys on which nothing that is shipped acts: no environments are installed, nothing is uploaded or profiled.
+So is every key of `KNOWN_PREFIXES`."""
+
 BLOCK_KEYS = _words(
     """
     entrypoint host port num_workers domain description verified verified_url value allowed_agents

@@ -36,7 +36,7 @@ from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.run_report import RunReport, report_run
 from nemo_gym.rollouts.run_setup import PreparedRun, RunSetup
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
-from nemo_gym.rollouts.topology import Topology
+from nemo_gym.rollouts.topology import AGENTS, Topology
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.lock import RunLock
@@ -52,12 +52,15 @@ UNSENT_BEFORE_STOP = 5
 
 @dataclass(slots=True)
 class RunSummary:
-    """How a run ended. `records` is empty unless results are kept in memory."""
+    """How a run ended. `implementations`: what runs under each agent's name. `records` is empty unless results are kept
+    in memory.
+    """
 
     files: RunFiles
     status: RunStatus
     latencies: DispatchLatencyTracker
     report: RunReport
+    implementations: dict[str, str] = field(default_factory=dict)
     records: list[JsonObject] = field(default_factory=list)
 
 
@@ -110,7 +113,8 @@ async def collect_run(
         tracker = collection.tracker
         tracker.aggregated(report.aggregation)
         tracker.save(durable=True)
-        summary = RunSummary(files, tracker.status, collection.latencies, report)
+        implementations = {agent.name: agent.implementation for agent in router.topology.of_kind(AGENTS)}
+        summary = RunSummary(files, tracker.status, collection.latencies, report, implementations)
         if config.retain_results_in_memory:
             summary.records = await asyncio.to_thread(saved_records, files)
     check_outcome(config, tracker.status)

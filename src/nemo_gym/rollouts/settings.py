@@ -81,7 +81,7 @@ class SharedRolloutCollectionConfig(_HealthSettings):
     environment_server_routes: dict[str, str] = Field(
         default_factory=dict, description="Taskset to environment server, for materialized rows."
     )
-    upload_rollouts: bool = Field(default=True, description="Send rollouts to configured exporters.")
+    upload_rollouts: bool = Field(default=True, description="Accepted and without effect: there are no exporters.")
     rollout_timeout_s: float | None = Field(
         default=None, gt=0, description="Seconds after which one rollout is given up; default: never."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nemo_gym.records.codec import JsonObject
@@ -21,7 +22,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
     lines = [outcome_line(status), *reward_lines(status)]
     if summary.latencies.quantile(0.5) is not None or summary.latencies.drained:
         lines.append(summary.latencies.summary())
-    lines += metric_lines(report.metrics)
+    lines += metric_lines(report.metrics, summary.implementations)
     lines.append(f"rollouts: {files.rollouts}")
     if report.metrics_path is not None:
         lines.append(f"metrics: {report.metrics_path}")
@@ -83,16 +84,22 @@ def reward_lines(status: RunStatus) -> list[str]:
     return [f"Warning: {which}: the verifier gave nothing, null, NaN or text instead of a number"]
 
 
-def metric_lines(entries: list[JsonObject]) -> list[str]:
-    """Return the key metrics of each agent, those made of rewards first."""
+def metric_lines(entries: list[JsonObject], implementations: Mapping[str, str] | None = None) -> list[str]:
+    """Return the key metrics of each agent, those made of rewards first.
+
+    `implementations` says by agent what runs under its name; it is shown where the name tells of another one.
+    """
     lines = []
     for entry in entries:
         metrics: dict[str, Any] = entry.get("key_metrics") or {}
         names = sorted(metrics, key=lambda name: ("reward" not in name, name))
         shown = ", ".join(f"{name} {_number(metrics[name])}" for name in names[:_SHOWN_METRICS])
         more = len(names) - _SHOWN_METRICS
+        name = entry["agent_ref"]["name"]
+        runs = (implementations or {}).get(name, name)
         lines.append(
-            f"{entry['agent_ref']['name']}: {shown or 'no metrics'}" + (f", and {more} more" if more > 0 else "")
+            f"{name}{'' if runs in name else f' ({runs})'}: {shown or 'no metrics'}"
+            + (f", and {more} more" if more > 0 else "")
         )
     return lines
 
