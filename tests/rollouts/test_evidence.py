@@ -203,10 +203,40 @@ async def test_an_evaluation_run_strips_payloads_at_rest_and_a_retry_has_its_own
 
 
 async def test_two_runs_that_share_a_capture_directory_are_warned_about_A4(tmp_path):
-    assert claim(tmp_path / "c", run_id="r1", output=tmp_path / "a.jsonl") == ""
-    assert claim(tmp_path / "c", run_id="r1", output=tmp_path / "a.jsonl") == "", "a resume"
-    assert claim(tmp_path / "c", run_id="r2", output=tmp_path / "a.jsonl") == "", "the same output, run afresh"
-    assert "a.jsonl" in claim(tmp_path / "c", run_id="r3", output=tmp_path / "b.jsonl")
+    directory = tmp_path / "c"
+    assert claim(directory, run_id="r1", output=tmp_path / "a.jsonl") == []
+    assert claim(directory, run_id="r1", output=tmp_path / "a.jsonl") == [], "a resume"
+    assert claim(directory, run_id="r2", output=tmp_path / "a.jsonl") == [], "nothing was captured yet"
+    (directory / "0-0.capture.jsonl").touch()
+    [replaced] = claim(directory, run_id="r3", output=tmp_path / "a.jsonl")
+    assert "make room" in replaced
+    [shared] = claim(directory, run_id="r4", output=tmp_path / "b.jsonl")
+    assert shared.startswith("Warning: ")
+    assert "a.jsonl" in shared
+
+
+async def test_a_run_in_the_place_of_another_says_what_becomes_of_its_captures(servers, tmp_path, captures):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}\n')
+    servers.behaviours["agent_a"] = capturing(captures)
+    told = []
+
+    class Notes:
+        note = staticmethod(told.append)
+
+        async def watch(self, status):
+            await asyncio.Event().wait()
+
+    for resume, expected in ((False, 0), (True, 0), (False, 1)):
+        told.clear()
+        config = RolloutCollectionConfig(
+            input_jsonl_fpath=str(path),
+            output_jsonl_fpath=str(tmp_path / "out" / "r.jsonl"),
+            disable_health_check=True,
+            resume_from_cache=resume,
+        )
+        await collect_run(config, own_config=servers.own_config, observer=Notes())
+        assert sum("make room" in text for text in told) == expected, told
 
 
 async def test_cancelling_while_evidence_is_attached_still_saves_the_finished_rollout(

@@ -13,13 +13,14 @@ logger = logging.getLogger(__name__)
 _PREFIX = ".owner-"
 
 
-def claim(directory: Path, *, run_id: str, output: Path) -> str:
-    """Leave this run's marker in the directory; return a warning when another run's is there too, else "".
+def claim(directory: Path, *, run_id: str, output: Path) -> list[str]:
+    """Leave this run's marker in the directory; return what the user must know about runs whose captures lie there.
 
     A marker of an earlier run with the same output is replaced: that run's captures are cleared as rows are sent.
     A directory that cannot be written is no concern of the collector, which only reads captures.
     """
     others: list[str] = []
+    replaces = False
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for marker in sorted(directory.glob(f"{_PREFIX}*")):
@@ -28,6 +29,7 @@ def claim(directory: Path, *, run_id: str, output: Path) -> str:
             owner = _output_in(marker)
             if owner == str(output.absolute()):
                 marker.unlink(missing_ok=True)
+                replaces = any(True for path in directory.iterdir() if not path.name.startswith("."))
             elif owner is not None:
                 others.append(owner)
         write_atomic(
@@ -37,12 +39,19 @@ def claim(directory: Path, *, run_id: str, output: Path) -> str:
         )
     except OSError as error:
         logger.info("capture directory `%s` was not claimed: %s", directory, error)
-    if not others:
-        return ""
-    return (
-        f"the capture directory `{directory}` is also used by {', '.join(f'`{other}`' for other in others)}. "
-        "Rollout ids hold no run id, so captures of both runs share files: give each run a directory of its own."
-    )
+    notes = []
+    if replaces:
+        notes.append(
+            f"the model calls that an earlier run at `{output}` captured in `{directory}` make room, rollout by "
+            "rollout, for those of this one; what its records hold of them stays. A directory for each run keeps both."
+        )
+    if others:
+        named = ", ".join(f"`{other}`" for other in others)
+        notes.append(
+            f"Warning: the capture directory `{directory}` is also used by {named}. "
+            "Rollout ids hold no run id, so captures of both runs share files: give each run a directory of its own."
+        )
+    return notes
 
 
 def _output_in(marker: Path) -> str | None:

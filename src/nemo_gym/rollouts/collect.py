@@ -101,11 +101,9 @@ async def collect_run(
         prepared = await _in_thread(setup, setup.prepare)
         if prepared.manifest.kind == "eval":
             for directory in capture.capture_dirs:
-                shared = await asyncio.to_thread(
-                    claim, directory, run_id=prepared.manifest.run_id, output=files.rollouts
-                )
-                if shared:
-                    observer.note(f"Warning: {shared}")
+                run_id = prepared.manifest.run_id
+                for text in await asyncio.to_thread(claim, directory, run_id=run_id, output=files.rollouts):
+                    observer.note(text)
         collection = EvalCollection(config, prepared, router, capture, observer, why_cancelled=why_cancelled)
         with rare_collections():
             await collection.collect()
