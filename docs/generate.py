@@ -47,7 +47,7 @@ Values are numbers, `true`, `false`, `null`, quoted text, `[a,b]`, `{k: v}` and 
 | 0 | it is done |
 | 1 | a rollout, a server or a file failed; `gym capture check` and `gym conformance` found something |
 | 2 | a mistake in what was asked |
-| 3 | `gym eval status --check`: a run is not complete |
+| 3 | `gym eval status --check`, `+require_complete=true`: a run is not complete |
 | 4 | `gym eval health-check --fail-on`: the verdicts are as named |
 | 130, 143 | interrupted by Ctrl-C, ended by SIGTERM |
 

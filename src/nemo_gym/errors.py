@@ -13,7 +13,7 @@
      │   ├─ ServerStartError       a server process died or never answered while starting
      │   └─ RecordingError         a record could not be made durable
      ├─ RunFailedError             the run ended, and has failures that the user must see        exit 1
-     │   └─ IncompleteEvaluationError
+     │   └─ IncompleteEvaluationError  rollouts are still owed, and were required            exit 3
      └─ InvalidRolloutResultError  a reply that cannot represent a completed rollout (also ValueError)
 
 A message says what happened, where, and what to do, in that order, with values in backticks. A failed rollout is a
@@ -108,6 +108,8 @@ class RunFailedError(GymError):
 
 class IncompleteEvaluationError(RunFailedError):
     """What was collected is fine, but rollouts are still owed."""
+
+    exit_code = 3
 
 
 class InvalidRolloutResultError(GymError, ValueError):

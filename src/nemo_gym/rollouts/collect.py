@@ -323,10 +323,14 @@ class EvalCollection:
 def check_outcome(config: RolloutCollectionConfig, status: RunStatus) -> None:
     """Raise when the user must not miss how the run ended."""
     counts = status.counts
-    if counts.expected and not counts.succeeded and counts.failed and not config.count_failure_classes_as_zero:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(status.failures.items()))
+    failed = counts.failed and not config.count_failure_classes_as_zero
+    if not counts.succeeded and (failed or counts.omitted):
+        kinds = [f"{kind} {count}" for kind, count in sorted(status.failures.items())]
+        kinds += [f"{counts.omitted} omitted"] if counts.omitted else []
         raise RunFailedError(
-            f"none of {counts.expected} rollouts succeeded ({kinds}). The reasons are in `{config.files.failures}`."
+            f"none of {counts.expected} rollouts succeeded ({', '.join(kinds)})."
+            + (f" The reasons are in `{config.files.failures}`." if counts.failed else "")
+            + (" `--resume` runs what was omitted." if counts.omitted else "")
         )
     config.check_completion(counts.expected, counts.succeeded)
 

@@ -76,7 +76,10 @@ class RowPreparer:
     def expand(self, row: JsonObject, text: bytes, position: int) -> list[JsonObject]:
         """Return the rollouts of one input row; equal `text` means the same task."""
         if self._prompt is not None:
-            row = self._prompt(row)
+            try:
+                row = self._prompt(row)
+            except ConfigError as error:
+                raise ConfigError(f"row {position}: {error}") from error
         original = agent_name_of(row)
         source = row.get(keys.TASK_SOURCE) if isinstance(row.get(keys.TASK_SOURCE), str) else None
         routed = dict(row)

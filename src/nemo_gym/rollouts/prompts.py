@@ -25,7 +25,9 @@ def load_prompt(path: str | None) -> tuple[Callable[[JsonObject], JsonObject] | 
     def apply(row: JsonObject) -> JsonObject:
         params = row.get(keys.RESPONSES_CREATE_PARAMS)
         if isinstance(params, dict) and params.get("input"):
-            raise ConfigError(f"`prompt_config={path}` needs rows without `responses_create_params.input`; one has it")
+            raise ConfigError(
+                f"`prompt_config={path}` needs rows without `responses_create_params.input`; this one has it"
+            )
         return apply_prompt_to_row(row, prompt)
 
     return apply, digest
