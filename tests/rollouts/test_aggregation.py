@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from nemo_gym.errors import ConfigError, DataError
-from nemo_gym.rollouts import RolloutAggregationConfig, RolloutAggregationHelper, RolloutCollectionHelper
+from nemo_gym.rollouts import (
+    RolloutAggregationConfig,
+    RolloutAggregationHelper,
+    RolloutCollectionConfig,
+    RolloutCollectionHelper,
+)
 from nemo_gym.rollouts.accounting import Denominators
 from nemo_gym.rollouts.aggregation import aggregate_files
+from nemo_gym.rollouts.collect import collect_run
 from nemo_gym.rollouts.summary import aggregation_lines
 
 
@@ -147,6 +154,97 @@ async def test_missing_rollouts_of_shards_count_as_zero_when_asked(servers, make
     assert (summary.records, summary.denominators.expected, summary.imputed) == (3, 4, 1)
     sent = [row["reward"] for _, rows in servers.metric_requests[-1:] for row in rows]
     assert sorted(sent) == [0, 0, 0, 1]
+
+
+ZEROS = {"count_failure_classes_as_zero": ["agent_run_error"], "count_missing_rollouts_as_zero": True}
+
+
+def scored(servers):
+    """What the metrics of the last request are made of."""
+    _, rows = servers.metric_requests[-1]
+    fields = ("_ng_task_index", "_ng_environment_server", "reward", "level")
+    return [[row.get(name) for name in fields] for row in rows]
+
+
+@pytest.fixture
+def relayed(servers):
+    """An environment server in front of the agent, which rows are attributed to."""
+    agent = {"type": "responses_api_agents", "name": "agent_a"}
+    servers.extra_config = {"front": {"environment_servers": {"legacy_agent": {"agent_server": agent}}}}
+    return servers
+
+
+async def test_a_run_and_its_aggregation_count_the_same_rollouts_as_zero(relayed, run_folder):
+    """A failure, a withdrawn result, an interruption after a failure, and an error that ended the run."""
+    row = {"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}
+    (run_folder / "in.jsonl").write_text("".join(json.dumps({**row, "level": n}) + "\n" for n in range(5)))
+    relayed.behaviours["agent_a"] = lambda row: (
+        (500, "x") if row["level"] == 1 else {**row, "reward": 1, **({"_ng_no_persist": True} if row["level"] else {})}
+    )
+    settings = {
+        "input_jsonl_fpath": "run/in.jsonl", "output_jsonl_fpath": "run/rollouts-a.jsonl", "disable_health_check": True,
+        "route_failures_to_sidecar": True, **ZEROS,
+    }  # fmt: skip
+    await collect_run(RolloutCollectionConfig(**settings), own_config=relayed.own_config)
+    failed = {"_ng_failure_class": "other", "_ng_rollout_index": 0, "agent_ref": {"name": "agent_a"}}
+    with (run_folder / "rollouts-a_failures.jsonl").open("a") as file:
+        for more in (
+            {"_ng_task_index": 2},
+            {"_ng_task_index": 2, "_ng_omitted_rollout": True, "_ng_failure_class": "kill_shaped"},
+            {"_ng_task_index": 3, "_ng_unrouted_run_error": True},
+            {"_ng_task_index": 4},
+        ):
+            file.write(json.dumps({**failed, **more}) + "\n")
+    again = RolloutCollectionConfig(**settings, resume_from_cache=True)
+    relayed.behaviours["agent_a"] = lambda row: {**row, "_ng_no_persist": True}
+    await collect_run(again, own_config=relayed.own_config)
+    expected = [[0, "front", 1, 0], [1, "front", 0.0, 1], [2, "front", 0.0, 2], [3, "front", 0.0, 3]]
+    assert scored(relayed) == expected, "the newest failure of the last one is of another class"
+    relayed.metric_requests.clear()
+    summary = await aggregate_files(config(**ZEROS), own_config=relayed.own_config)
+    assert scored(relayed) == expected
+    assert summary.imputed == 3
+    assert len(summary.metrics) == 1
+
+
+async def test_what_counts_as_zero_keeps_the_tasks_of_two_shards_apart(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    (run_folder / "rollouts-s8.jsonl").write_bytes(b"")
+    summary = await aggregate_files(config(**ZEROS), own_config=servers.own_config)
+    assert sorted(task for task, *_ in scored(servers)) == [0, 1, 2, 3]
+    [entry] = summary.metrics
+    assert sorted(group["_ng_shard"] for group in entry["group_level_metrics"]) == sorted(
+        2 * ["rollouts-s7"] + 2 * ["rollouts-s8"]
+    )
+
+
+async def test_a_rollout_counts_as_zero_once_however_many_files_of_its_run_there_are(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7"])
+    path = run_folder / "rollouts-s7.jsonl"
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    for ending in (".jsonl", "_materialized_inputs.jsonl", "_manifest.json", "_failures.jsonl"):
+        shutil.copy(run_folder / f"rollouts-s7{ending}", run_folder / f"rollouts-s7copy{ending}")
+    summary = await aggregate_files(config(**ZEROS), own_config=servers.own_config)
+    assert (summary.records, summary.duplicates, summary.imputed) == (1, 1, 1)
+    assert summary.denominators.expected == 2
+
+
+async def test_a_shard_that_was_killed_before_its_first_result_counts_as_zero(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    (run_folder / "rollouts-s8.jsonl").unlink()
+    settings = RolloutAggregationConfig(
+        input_glob="run", output_jsonl_fpath="run/all.jsonl", disable_health_check=True, **ZEROS
+    )
+    summary = await aggregate_files(settings, own_config=servers.own_config)
+    assert summary.denominators == Denominators(scored=2, failed=0, omitted=0, missing=2)
+    assert (summary.records, summary.imputed) == (2, 2)
+
+
+async def test_a_glob_that_matches_nothing_beside_one_that_does_is_said(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["s7"])
+    settings = config(merge_shards=False).model_copy(update={"input_glob": "run/rollouts-s7.jsonl, run/typo-*.jsonl,"})
+    summary = await aggregate_files(settings, own_config=servers.own_config)
+    assert summary.notes == ["`run/typo-*.jsonl` matches nothing"]
 
 
 async def test_a_glob_without_rollouts_files_is_a_clear_error(servers, run_folder):

@@ -251,6 +251,25 @@ def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_f
     assert gym("eval", "aggregate", "+input_glob=none/*.jsonl")[0] == 2
 
 
+def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_file, monkeypatch, capsys):
+    monkeypatch.chdir(rows_file.parent)
+    head = f"++head_server.port={servers.head_port}"
+    servers.behaviours["agent_a"] = lambda row: {**row, "reward": None if row["q"] else 1.0}
+    servers.metrics_status = 500
+    words = ["-i", "in.jsonl", "-o", "run/rollouts-a.jsonl", head, "--json"]
+    assert main.run(["eval", "run", "--no-serve", *words]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["counts"]["succeeded"] == 6
+    assert "Warning: 5 of 6 results have no reward" in err
+    assert "metrics of `agent_a` are computed here" in err
+    assert main.run(["eval", "aggregate", "-i", "run/rollouts-*.jsonl,run/typo", head, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["key_metrics"]["mean/reward"] == 1.0
+    assert "expected 6 = 6 scored + 0 failed + 0 omitted + 0 missing" in err
+    assert "`run/typo` matches nothing" in err
+    assert "metrics of `agent_a` are computed here" in err
+
+
 def test_health_check_and_profile_of_a_run(servers, gym, rows_file):
     gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/rollouts.jsonl", gym.head)
     code, out, _ = gym("eval", "health-check", "run")

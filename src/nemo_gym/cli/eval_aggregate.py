@@ -8,7 +8,7 @@ import typer
 
 from nemo_gym.cli.eval_run import explicit_settings, flag_overrides
 from nemo_gym.cli.interruption import run_until_interrupted
-from nemo_gym.cli.output import print_json
+from nemo_gym.cli.output import note, print_json
 from nemo_gym.cli.selection import ConfigOption, Overrides, Selection, compose
 from nemo_gym.config import ResolvedConfig
 from nemo_gym.rollouts.settings import RolloutAggregationConfig, parse_settings
@@ -69,6 +69,8 @@ async def _aggregate(resolved: ResolvedConfig, *, as_json: bool) -> int:
     summary = await aggregate_files(settings, own_config=explicit_settings(resolved))
     if as_json:
         print_json(summary.metrics)
+        for line in (summary.denominators.text(), *summary.notes):
+            note(line)
     else:
         print("\n".join(aggregation_lines(summary)), flush=True)
     return 0

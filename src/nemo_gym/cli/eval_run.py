@@ -297,7 +297,7 @@ async def _collect(
     from nemo_gym import __version__
     from nemo_gym.rollouts.collect import collect_run
     from nemo_gym.rollouts.progress import TerminalProgress
-    from nemo_gym.rollouts.summary import summary_lines
+    from nemo_gym.rollouts.summary import reward_lines, summary_lines
 
     config = _run_settings(settings)
     driver = config.rollout_collection_driver
@@ -316,6 +316,8 @@ async def _collect(
         import msgspec
 
         print_json(msgspec.to_builtins(summary.status))
+        for line in (*reward_lines(summary.status), *summary.report.notes):
+            note(line)
     else:
         print("\n".join(summary_lines(summary)), flush=True)
     return 1 if summary.status.counts.failed else 0

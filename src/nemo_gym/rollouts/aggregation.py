@@ -19,9 +19,9 @@ from typing import Any
 from nemo_gym.errors import ConfigError, GymError, HeadServerUnreachableError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
-from nemo_gym.records.rows import agent_name_of, rollout_key
+from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
-from nemo_gym.rollouts.denominators import failed_keys, failures_as_zero, missing_as_zero
+from nemo_gym.rollouts.denominators import RealRows, stand_ins
 from nemo_gym.rollouts.head import fetch_config_async, head_address
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
 from nemo_gym.rollouts.route import Router
@@ -29,7 +29,7 @@ from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
 from nemo_gym.rollouts.topology import AGENTS, Topology
 from nemo_gym.store.atomic import staged, write_atomic
-from nemo_gym.store.jsonl import decode_line, read_lines, read_objects
+from nemo_gym.store.jsonl import decode_line, read_lines
 from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.rollout_store import read_manifest
 from nemo_gym.store.row_index import Place, RowIndex
@@ -77,13 +77,14 @@ async def aggregate_files(config: RolloutAggregationConfig, *, own_config: Mappi
     output = RunFiles(config.output_jsonl_fpath)
     shards = matching_shards(config.input_glob, output.rollouts)
     summary = AggregationSummary(shards)
-    merge = _Merge(shards, summary, _without_results(config.input_glob))
+    summary.notes.extend(f"`{pattern}` matches nothing" for pattern in _unmatched(config.input_glob))
+    merge = _Merge(shards, summary, _without_results(config.input_glob), config)
     await asyncio.to_thread(merge.scan)
     output.folder.mkdir(parents=True, exist_ok=True)
     if config.merge_shards:
         await asyncio.to_thread(merge.write, output.rollouts)
         summary.merged_path = output.rollouts
-    groups = await asyncio.to_thread(merge.metric_rows, config)
+    groups = await asyncio.to_thread(merge.metric_rows)
     if groups:
         source, note = await _metrics_source(own_config)
         if note:
@@ -127,8 +128,21 @@ def _without_results(patterns: str) -> list[RunFiles]:
 
 
 def _matches(patterns: str) -> Iterator[Path]:
-    for pattern in patterns.split(","):
-        yield from map(Path, sorted(glob.glob(pattern.strip(), recursive=True)))  # noqa: PTH207 - absolute ones too
+    for pattern in _split(patterns):
+        yield from _expanded(pattern)
+
+
+def _unmatched(patterns: str) -> list[str]:
+    """Return the globs that name nothing at all, as a misspelled one does beside others."""
+    return [pattern for pattern in _split(patterns) if not _expanded(pattern)]
+
+
+def _split(patterns: str) -> list[str]:
+    return [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+
+
+def _expanded(pattern: str) -> list[Path]:
+    return [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - absolute ones too
 
 
 def default_output(patterns: str) -> Path:
@@ -139,12 +153,22 @@ def default_output(patterns: str) -> Path:
 class _Merge:
     """Two passes over the shards: find what counts, then read it again where it lies. Only keys stay in memory."""
 
-    def __init__(self, shards: list[Path], summary: AggregationSummary, without_results: list[RunFiles]) -> None:
+    def __init__(
+        self,
+        shards: list[Path],
+        summary: AggregationSummary,
+        without_results: list[RunFiles],
+        config: RolloutAggregationConfig,
+    ) -> None:
         self._shards = shards
+        self._config = config
         self._without_results = without_results
         self._summary = summary
         self._runs = [_run_of(path) for path in shards]
         self._places = RowIndex()
+        self._done: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
+        self._of_server: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
+        self._real = RealRows()
         self._clash = False
         self._dense: dict[tuple[str, Any], int] = {}
         self._shard_of_dense: dict[int, str] = {}
@@ -152,7 +176,7 @@ class _Merge:
     def scan(self) -> None:
         """Find the rows that count, and whether two runs use the same indices."""
         seen: dict[tuple[str, str], RolloutKeySet] = defaultdict(RolloutKeySet)
-        of_server: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
+        imputes = self._imputes
         ledger = Ledger()
         for number, path in enumerate(self._shards):
             for record, offset, length in self._records(path):
@@ -162,9 +186,11 @@ class _Merge:
                     if key in seen[server, run]:
                         self._summary.duplicates += 1
                         continue
-                    self._clash = self._clash or key in of_server[server]
                     seen[server, run].add(key)
-                    of_server[server].add(key)
+                    self._done[run].add(key)
+                    self._take(server, key)
+                if imputes:
+                    self._real.add(record)
                 ledger.scored(run, record)
                 place = Place(record.get(keys.TASK_INDEX), record.get(keys.ROLLOUT_INDEX), number, offset, length)
                 self._places.add(place)
@@ -182,9 +208,9 @@ class _Merge:
             for raw, _ in self._raw_rows():
                 out.write(raw + b"\n")
 
-    def metric_rows(self, config: RolloutAggregationConfig) -> dict[str, MetricRows]:
+    def metric_rows(self) -> dict[str, MetricRows]:
         """Return what the metrics are made of."""
-        return grouped_rows(self._scored(config))
+        return grouped_rows(self._scored())
 
     def name_shards(self, entries: list[JsonObject]) -> None:
         """Put the shard's name on each task's entry, where tasks of several runs were told apart."""
@@ -195,32 +221,48 @@ class _Merge:
                 if shard is not None:
                     group[_SHARD] = shard
 
-    def _scored(self, config: RolloutAggregationConfig) -> Iterator[JsonObject]:
-        for raw, number in self._raw_rows():
-            yield self._reindexed(decode_object(raw), number)
-        if not config.count_failure_classes_as_zero and not config.count_missing_rollouts_as_zero:
-            return
-        for number, path in enumerate(self._shards):
-            files = RunFiles(path)
-            done = {key for record, _, _ in self._records(path) if (key := rollout_key(record)) is not None}
-            sidecar = list(read_objects(files.failures)) if files.failures.exists() else []
-            stand_ins: list[JsonObject] = []
-            if config.count_failure_classes_as_zero:
-                stand_ins.extend(failures_as_zero(sidecar, done, config.count_failure_classes_as_zero))
-            if config.count_missing_rollouts_as_zero and files.materialized.exists():
-                owed = read_objects(files.materialized)
-                stand_ins.extend(missing_as_zero(owed, done | failed_keys(sidecar)))
-            for row in stand_ins:
-                self._summary.imputed += 1
-                yield self._reindexed(row, number)
+    @property
+    def _imputes(self) -> bool:
+        return bool(self._config.count_failure_classes_as_zero or self._config.count_missing_rollouts_as_zero)
 
-    def _reindexed(self, record: JsonObject, number: int) -> JsonObject:
+    def _take(self, server: str, key: RolloutKey) -> None:
+        """Note that a run uses these indices; when another one does, tasks get indices of their own."""
+        self._clash = self._clash or key in self._of_server[server]
+        self._of_server[server].add(key)
+
+    def _scored(self) -> Iterator[JsonObject]:
+        found = list(self._stand_ins()) if self._imputes else []  # before indices are given: they may clash
+        self._summary.imputed = len(found)
+        for raw, number in self._raw_rows():
+            yield self._reindexed(decode_object(raw), self._runs[number], self._shards[number].stem)
+        for row, run, stem in found:
+            yield self._reindexed(row, run, stem)
+
+    def _stand_ins(self) -> Iterator[tuple[JsonObject, str, str]]:
+        """Yield the rows that count as 0 with their run and file, each rollout of a run once."""
+        beside = [(RunFiles(path), run) for path, run in zip(self._shards, self._runs, strict=True)]
+        beside += [(files, _run_of(files.rollouts)) for files in self._without_results]
+        for files, run in beside:
+            rows = stand_ins(
+                files,
+                self._real,
+                self._done[run],
+                classes=self._config.count_failure_classes_as_zero,
+                missing=self._config.count_missing_rollouts_as_zero,
+            )
+            for row in rows:
+                key = rollout_key(row)
+                if key is not None:
+                    self._done[run].add(key)
+                    self._take(_server_of(row), key)
+                yield row, run, files.stem
+
+    def _reindexed(self, record: JsonObject, run_of_file: str, stem: str) -> JsonObject:
         if not self._clash:
             return record
-        run = str(record.get(keys.RUN_ID) or self._runs[number])
-        key = (run, record.get(keys.TASK_INDEX))
+        key = (str(record.get(keys.RUN_ID) or run_of_file), record.get(keys.TASK_INDEX))
         dense = self._dense.setdefault(key, len(self._dense))
-        self._shard_of_dense[dense] = self._shards[number].stem
+        self._shard_of_dense[dense] = stem
         return {**record, keys.TASK_INDEX: dense}
 
     def _raw_rows(self) -> Iterator[tuple[bytes, int]]:

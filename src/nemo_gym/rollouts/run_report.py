@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, encode_pretty
 from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import AggregationState, RunStatus
 from nemo_gym.rollouts.accounting import Denominators
-from nemo_gym.rollouts.denominators import failed_keys, failures_as_zero, missing_as_zero, with_dataset_fields
+from nemo_gym.rollouts.denominators import RealRows, stand_ins
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.rollouts.route import Router
@@ -136,35 +135,27 @@ def _metric_rows(
     files = prepared.files
     imputed: list[JsonObject] = []
     if config.count_failure_classes_as_zero or config.count_missing_rollouts_as_zero:
-        imputed = list(imputed_rows(files, config, router))
+        imputed = imputed_rows(files, config, router)
     results = read_objects(files.rollouts) if files.rollouts.exists() else iter(())
     return grouped_rows(_chained(first_of_each(results), imputed)), len(imputed)
 
 
-def imputed_rows(files: RunFiles, config: RolloutCollectionConfig, router: Router) -> Iterator[JsonObject]:
-    """Yield the reward-0 rows that the settings ask for, ordered by task and rollout."""
-    done = RolloutKeySet()
-    carried: dict[str, set[str]] = {}
-    if files.rollouts.exists():
-        for record in read_objects(files.rollouts):
-            key = rollout_key(record)
-            if key is not None:
-                done.add(key)
-            server = str(record.get(keys.ENVIRONMENT_SERVER))
-            carried.setdefault(server, set()).update(record)
-    sidecar = list(read_objects(files.failures)) if files.failures.exists() else []
-    rows = {key: row for row in read_objects(files.materialized) if (key := rollout_key(row)) is not None}
-    found: list[JsonObject] = []
-    if config.count_failure_classes_as_zero:
-        found.extend(failures_as_zero(sidecar, done, config.count_failure_classes_as_zero))
-    if config.count_missing_rollouts_as_zero:
-        found.extend(missing_as_zero(rows.values(), done | failed_keys(sidecar)))
-    for row in sorted(found, key=lambda item: rollout_key(item) or (-1, -1)):
-        key = rollout_key(row)
-        dataset_row = rows.get(key) if key is not None else None
-        if keys.ENVIRONMENT_SERVER not in row and dataset_row is not None:
-            row[keys.ENVIRONMENT_SERVER] = router.target(dataset_row).environment_server
-        yield with_dataset_fields(row, dataset_row, carried.get(str(row.get(keys.ENVIRONMENT_SERVER)), set()))
+def imputed_rows(files: RunFiles, config: RolloutCollectionConfig, router: Router) -> list[JsonObject]:
+    """Return the reward-0 rows that the settings ask for, ordered by task and rollout."""
+    real, done = RealRows(), RolloutKeySet()
+    for record in read_objects(files.rollouts) if files.rollouts.exists() else ():
+        real.add(record)
+        key = rollout_key(record)
+        if key is not None:
+            done.add(key)
+    return stand_ins(
+        files,
+        real,
+        done,
+        classes=config.count_failure_classes_as_zero,
+        missing=config.count_missing_rollouts_as_zero,
+        server_of=lambda row: router.target(row).environment_server,
+    )
 
 
 def first_of_each(records: Iterable[JsonObject]) -> Iterator[JsonObject]:

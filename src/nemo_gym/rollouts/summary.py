@@ -48,7 +48,7 @@ def aggregation_lines(summary: AggregationSummary) -> list[str]:
     if summary.without_inventory:
         lines.append(f"{summary.without_inventory} files lack their materialized inputs: what they miss is not known")
     if summary.failed_tries:
-        lines.append(f"{summary.failed_tries} failed tries")
+        lines.append(f"{summary.failed_tries} failed {'try' if summary.failed_tries == 1 else 'tries'}")
     lines.append(
         f"metrics cover {summary.records}" + (f" and {summary.imputed} counted as 0" if summary.imputed else "")
     )
@@ -110,8 +110,10 @@ def missing_lines(status: RunStatus, sidecar: str, imputed: int) -> list[str]:
     missing = counts.expected - counts.succeeded
     if missing <= 0:
         return []
-    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(status.failures.items()))
-    lines = [f"missing {missing} of {counts.expected}" + (f": {kinds}; see {sidecar}" if kinds else "")]
+    parts = [f"{kind} {count}" for kind, count in sorted(status.failures.items())]
+    parts += [f"{counts.omitted} withdrawn or not started"] if counts.omitted else []
+    reasons = f": {', '.join(parts)}" if parts else ""
+    lines = [f"missing {missing} of {counts.expected}{reasons}" + (f"; see {sidecar}" if status.failures else "")]
     if imputed:
         lines.append(f"metrics count {imputed} of them as reward 0")
     return lines
