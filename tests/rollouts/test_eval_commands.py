@@ -81,6 +81,7 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "in.jsonl", "-o", "r.jsonl", "-a", "agent_aa"], 2, "Did you mean `agent_a`"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "0"], 2, "num_samples_in_parallel"),
         (["-i", "bad.jsonl", "-o", "r.jsonl"], 1, "bad.jsonl` line 2 (byte 3)"),
+        (["-i", "array.json", "-o", "r.jsonl"], 1, "Each line must hold one row as one JSON object."),
         (["-i", "in.jsonl", "-o", "r.jsonl", "++head_server.port=9"], 1, "no head server answers"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--agent-type", "x"], 2, "--agent"),
         (["-i", "in.jsonl", "-o", ""], 2, "needs a name"),
@@ -101,6 +102,7 @@ def test_mistakes_are_one_line_and_have_their_exit_code(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.jsonl").write_text("{}\noops\n")
     (tmp_path / "empty.jsonl").write_text("\n \n")
+    (tmp_path / "array.json").write_text("[\n{}\n]\n")
     given = arguments if any("head_server" in word for word in arguments) else [*arguments, gym.head]
     got = main.run(["eval", "run", "--no-serve", *given])
     out, err = capsys.readouterr()

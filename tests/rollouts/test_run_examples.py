@@ -244,6 +244,19 @@ async def test_a_task_source_becomes_the_agent_that_uses_it(servers, head):
     assert servers.received[0]["agent_ref"] == {"name": "agent_a"}
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+async def test_what_is_no_row_is_named_by_position(servers, head, make_rows, tmp_path, recorded):
+    options = {"record_output_dir": tmp_path / "run", "record_shard": "s"} if recorded else {}
+    with pytest.raises(ValueError, match="rows 1, 2 are no objects"):
+        RolloutCollectionHelper().run_examples([*make_rows(1), 3, None], head, **options)
+    assert servers.received == []
+    assert not (tmp_path / "run").exists()
+
+
+async def test_rows_may_come_from_any_iterable(servers, head, make_rows):
+    assert len(await collect(RolloutCollectionHelper().run_examples(iter(make_rows(2)), head))) == 2
+
+
 async def test_no_rows_end_at_once(servers, head):
     assert list(RolloutCollectionHelper().run_examples([], head)) == []
 

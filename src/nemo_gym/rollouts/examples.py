@@ -22,6 +22,7 @@ from nemo_gym.rollouts.rollout_ids import check_row_ids
 from nemo_gym.rollouts.rollout_recovery import configuration_of
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
+from nemo_gym.rollouts.topology import positions_text
 from nemo_gym.store.run_files import shard_files
 
 
@@ -53,8 +54,11 @@ class ExampleOptions:
         """Whether results carry identity and evidence: asked for, or implied by recording."""
         return self.enrich_results or self.recording
 
-    def check(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Raise ValueError for options that contradict each other, and for rows that cannot be recorded."""
+    def check(self, rows: Sequence[Any]) -> None:
+        """Raise ValueError for options that contradict each other, for what is no row, and for unrecordable rows."""
+        no_rows = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
+        if no_rows:
+            raise ValueError(f"rows {positions_text(no_rows)} are no objects; nothing was sent")
         if (self.output_dir is None) != (self.shard is None):
             raise ValueError("`record_output_dir` and `record_shard` go together: give both or neither")
         if self.output_dir is not None and self.shard is not None:

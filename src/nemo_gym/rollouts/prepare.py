@@ -25,6 +25,8 @@ from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology, positio
 from nemo_gym.store.jsonl import decode_line, read_lines
 from nemo_gym.store.key_set import RolloutKeySet
 
+_ONE_ROW_PER_LINE = "Each line must hold one row as one JSON object."
+
 
 class RowPreparer:
     """Expands rows one at a time; `check` raises and warns about everything that was found on the way.
@@ -234,7 +236,7 @@ def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject
         for count, line in enumerate(lines):
             if limit and count >= limit:
                 return
-            yield decode_line(line, path), line.data
+            yield decode_line(line, path, hint=_ONE_ROW_PER_LINE), line.data
     except FileNotFoundError:
         raise ConfigFileNotFoundError(f"input file `{path}` does not exist") from None
 

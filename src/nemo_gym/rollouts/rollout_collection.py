@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ class RolloutCollectionHelper(BaseModel):
 
     def run_examples(
         self,
-        examples: list[JsonObject],
+        examples: Iterable[JsonObject],
         head_server_config: Any = None,
         semaphore: asyncio.Semaphore | None = None,
         route_failures_to_sidecar: bool = False,
@@ -92,6 +92,7 @@ class RolloutCollectionHelper(BaseModel):
             record_omitted=record_omitted_rollouts,
             connection_retries=connection_retries,
         )
+        examples = list(examples)
         options.check(examples)
         own = _own_config()
         topology = Topology(fetch_config(_address(head_server_config, own)))
