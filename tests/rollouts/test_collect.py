@@ -341,6 +341,8 @@ async def test_runs_in_one_folder_keep_their_own_health_reports_and_no_stale_one
     await collect(output_jsonl_fpath=str(folder / "rollouts-b.jsonl"), disable_health_check=False)
     own = json.loads((folder / "rollouts-b_quality_summary.json").read_text())
     assert own == json.loads((folder / "quality_summary.json").read_text())
+    await collect(output_jsonl_fpath=str(folder / "other.jsonl"), disable_health_check=False)
+    assert (folder / "other_quality_summary.json").exists(), "whatever the runs are called"
     await collect(output_jsonl_fpath=str(folder / "rollouts-b.jsonl"))
     assert not (folder / "rollouts-b_quality_summary.json").exists()
     assert not (folder / "quality_summary.json").exists()

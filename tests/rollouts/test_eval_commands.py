@@ -253,6 +253,27 @@ def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_f
     assert gym("eval", "aggregate", "+input_glob=none/*.jsonl")[0] == 2
 
 
+def test_a_folder_with_its_inputs_and_a_merged_file_is_one_run_to_every_command(
+    servers, rows_file, monkeypatch, capsys
+):
+    monkeypatch.chdir(rows_file.parent)
+    head = f"++head_server.port={servers.head_port}"
+    assert main.run(["eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "first.jsonl", head]) == 0
+    assert main.run(["eval", "aggregate", "-i", "first.jsonl", head]) == 0
+    capsys.readouterr()
+    for words, said in (
+        (["health-check", "."], "6 checked"),
+        (["profile", "."], "6 of 6 rollouts"),
+        (["status", "."], "6/6 (100%)"),
+        (["aggregate", "-i", ".", "-o", "other.jsonl", head], "expected 6 = 6 scored"),
+        (["health-check", "."], "6 checked"),
+    ):
+        assert main.run(["eval", *words]) == 0
+        out = capsys.readouterr().out
+        assert said in out
+        assert "duplicate" not in out
+
+
 def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_file, monkeypatch, capsys):
     monkeypatch.chdir(rows_file.parent)
     head = f"++head_server.port={servers.head_port}"
@@ -295,7 +316,8 @@ def test_profile_takes_a_file_or_a_folder_and_says_what_else_to_name(servers, gy
         assert "6 of 6 rollouts, 6 tasks" in capsys.readouterr().out
     (rows_file.parent / "none").mkdir()
     shutil.copytree("run", "two")
-    shutil.copy("run/r.jsonl", "two/s.jsonl")
+    for ending in (".jsonl", "_materialized_inputs.jsonl"):
+        shutil.copy(f"run/r{ending}", f"two/s{ending}")
     for words, message in (
         ([], "which run?"),
         (["none"], "`none` holds no rollouts file"),

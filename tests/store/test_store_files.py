@@ -60,6 +60,18 @@ def test_a_folder_is_its_shards_and_rollouts_file_only(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("beside", ["_manifest.json", "_materialized_inputs.jsonl", "_batch_status.json"])
+def test_a_folder_of_other_names_is_its_runs_and_not_their_inputs_or_a_merged_file(tmp_path, beside):
+    for name in ("first.jsonl", "second.jsonl", "tasks.jsonl", "aggregated.jsonl", "first_failures.jsonl"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_rollouts_files(tmp_path)] == [
+        "aggregated.jsonl", "first.jsonl", "second.jsonl", "tasks.jsonl",
+    ], "nothing says which of them are runs"  # fmt: skip
+    for name in ("first", "second"):
+        (tmp_path / f"{name}{beside}").touch()
+    assert [path.name for path in find_rollouts_files(tmp_path)] == ["first.jsonl", "second.jsonl"]
+
+
 @pytest.mark.parametrize("label", ["", "-x", "a/b", "a b", "a\n", "é", "x" * 129, "a_failures", "a_coverage"])
 def test_unusable_shard_labels_are_refused(label):
     with pytest.raises(ValueError, match="label"):

@@ -87,9 +87,7 @@ def _runs_at(path: Path) -> list[RunFiles]:
 
 def _is_run(files: RunFiles) -> bool:
     """Return whether this is a run: not every file of JSON lines is one."""
-    if any(item.exists() for item in (files.manifest, files.status, files.materialized)):
-        return True
-    return files.rollouts.name.startswith("rollouts") and files.rollouts.is_file()
+    return files.is_described() or (files.rollouts.name.startswith("rollouts") and files.rollouts.is_file())
 
 
 def _output_of(status: Path) -> Path:

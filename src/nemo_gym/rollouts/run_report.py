@@ -96,7 +96,7 @@ async def _check_health(files: RunFiles, config: RolloutCollectionConfig, report
     try:
         result = await asyncio.to_thread(check)
         report.health = "\n".join([format_health_report(result), *explain_verdicts(result), *explain_gaps(result)])
-        if len(find_rollouts_files(files.folder)) > 1:
+        if any(path != files.rollouts for path in find_rollouts_files(files.folder)):
             # The usual names are those of the folder's last run; with several runs each keeps its own as well.
             for made, own in zip((result.summary_path, result.verdicts_path), files.health_reports(), strict=True):
                 await asyncio.to_thread(shutil.copyfile, made, own)

@@ -86,6 +86,10 @@ class RunFiles:
         summary, verdicts = HEALTH_REPORTS
         return self.folder / f"{self.stem}_{summary}", self.folder / f"{self.stem}_{verdicts}"
 
+    def is_described(self) -> bool:
+        """Return whether a manifest, materialized inputs or saved progress say that this is a run."""
+        return any(path.exists() for path in (self.manifest, self.materialized, self.status))
+
     def drop_staged(self) -> None:
         """Remove what a killed process left of a file that it was replacing. For who holds the lock."""
         for path in self.derived():
@@ -162,11 +166,13 @@ def find_rollouts_files(path: str | Path) -> list[Path]:
     """Return the rollouts files of a run: the file itself, or those of a folder.
 
     A folder is read as its `rollouts-*.jsonl` shards together with `rollouts.jsonl`; when it has neither, as every
-    rollouts file in it. Sorted by name, folders left out. Empty when there is none.
+    file of JSON lines that has a manifest, materialized inputs or saved progress beside it, since its inputs and a
+    merged file may lie there too; when none has, as every rollouts file. Sorted by name, folders left out. Empty when
+    there is none.
     """
     path = Path(path)
     if not path.is_dir():
         return [path] if path.exists() else []
     candidates = rollouts_files(sorted(file for file in path.glob("*.jsonl") if not file.is_dir()))
     named = [file for file in candidates if file.name == "rollouts.jsonl" or file.name.startswith("rollouts-")]
-    return named or candidates
+    return named or [file for file in candidates if RunFiles(file).is_described()] or candidates
