@@ -12,8 +12,10 @@ from nemo_gym.capture.correlation import (
     rollout_path_prefix,
     url_path_for_request,
 )
+from nemo_gym.records.identity import ROLLOUT_ID_PATTERN
 
 __all__ = [
+    "ROLLOUT_ID_PATTERN",
     "RolloutContextMiddleware",
     "apply_rollout_prefix",
     "current_invocation_id",

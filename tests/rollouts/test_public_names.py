@@ -15,7 +15,13 @@ NAMES = {
     ],
     "nemo_gym.rollout_outcomes": ["RolloutFailure", "RolloutFailureRecord", "InvalidRolloutResult"],
     "nemo_gym.path_utils": ["failures_path_for", "materialized_path_for", "aggregate_metrics_path_for"],
-    "nemo_gym.rollouts.rollout_collection": ["RolloutCollectionHelper", "RolloutCollectionConfig"],
+    "nemo_gym.rollouts.rollout_collection": [
+        "RolloutCollectionHelper", "RolloutCollectionConfig", "RolloutAggregationHelper", "is_terminal_failure",
+        "migrate_invalid_judge_main_rows", "NG_FAILURE_CLASS_KEY", "FAILURE_CLASS_AGENT_RUN_ERROR",
+    ],
+    "nemo_gym.rollouts.health.checks": ["CHECK_REGISTRY", "normalize_ignored_checks"],
+    "nemo_gym.rollouts.health.types": ["CheckSpec", "Finding", "HealthCheckResult", "RolloutDigest", "Verdict"],
+    "nemo_gym.rollout_correlation": ["ROLLOUT_ID_PATTERN", "maybe_rollout_id_from_run_body"],
     "nemo_gym.rollouts.rollout_health": ["run_health_checks", "health_check_run_dir", "CHECK_REGISTRY"],
     "nemo_gym.rollouts.rollout_outcomes": ["RolloutFailureRecord", "InvalidRolloutResult", "StaleRolloutResult"],
     "nemo_gym.rollouts.rollout_recovery": ["RunManifest", "ResumeRefusedError", "IncompleteEvaluationError"],
@@ -31,6 +37,18 @@ NAMES = {
 def test_public_names_are_importable(module):
     for name in NAMES[module]:
         assert getattr(importlib.import_module(module), name) is not None
+
+
+def test_both_paths_of_collection_offer_the_same_names_and_no_others():
+    inner, door = (
+        importlib.import_module(name)
+        for name in ("nemo_gym.rollouts.rollout_collection", "nemo_gym.rollout_collection")
+    )
+    for name in door.__all__:
+        assert getattr(inner, name) is getattr(door, name)
+    for module in (inner, door):
+        with pytest.raises(AttributeError, match="nothing_like_it"):
+            _ = module.nothing_like_it
 
 
 def test_every_exported_name_exists_and_the_list_is_sorted():

@@ -18,6 +18,7 @@ from nemo_gym.records.codec import JsonObject, decode_object
 from nemo_gym.records.failures import is_terminal_failure, observed_elapsed
 from nemo_gym.rollouts.budget import DispatchLatencyTracker
 from nemo_gym.rollouts.capture_settings import reconciled
+from nemo_gym.rollouts.collection_names import find
 from nemo_gym.rollouts.dispatch import Completions
 from nemo_gym.rollouts.examples import ExampleOptions, dispatch_examples
 from nemo_gym.rollouts.head import HeadAddress, fetch_config, head_address
@@ -233,6 +234,11 @@ def _version() -> str | None:
     from nemo_gym import __version__
 
     return __version__
+
+
+def __getattr__(name: str) -> Any:
+    # What this module offers beside its own: found when it is used, since it needs this module.
+    return find(__name__, name)
 
 
 __all__ = [

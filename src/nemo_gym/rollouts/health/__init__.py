@@ -1,0 +1,1 @@
+"""Health checks and their types, by their public paths."""
