@@ -16,8 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from nemo_gym.cli import main
+from nemo_gym.errors import ConfigFileNotFoundError
 from nemo_gym.records.status import RunStatus, encode_status
-from nemo_gym.rollouts import RolloutCollectionHelper
+from nemo_gym.rollouts import RolloutCollectionHelper, read_run_status
 from nemo_gym.rollouts.run_progress import STALE_AFTER_S, read_progress
 from nemo_gym.store import RunFiles
 
@@ -272,6 +273,18 @@ def test_a_folder_with_its_inputs_and_a_merged_file_is_one_run_to_every_command(
         out = capsys.readouterr().out
         assert said in out
         assert "duplicate" not in out
+
+
+def test_saved_progress_is_one_object_of_a_run_and_a_list_of_a_folder(servers, rows_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["-i", "in.jsonl", "-o", "run/r.jsonl", f"++head_server.port={servers.head_port}"]
+    assert main.run(["eval", "run", "--no-serve", *words]) == 0
+    one = read_run_status("run/r.jsonl")
+    assert (one["state"], one["counts"]["succeeded"], one["stale"], one["derived"]) == ("completed", 6, False, False)
+    assert read_run_status("run") == [one]
+    assert read_run_status("run/r_batch_status.json") == one
+    with pytest.raises(ConfigFileNotFoundError):
+        read_run_status("nowhere")
 
 
 def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_file, monkeypatch, capsys):

@@ -134,6 +134,20 @@ async def test_an_earlier_run_an_empty_file_and_a_new_folder_are_fine(collect, t
     assert len(files.rollouts.read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_reports_of_the_earlier_run_go_where_it_goes(collect, tmp_path, overwrite):
+    files = RunFiles(tmp_path / "out" / "r.jsonl")
+    await collect(files.rollouts)
+    assert len(files.reports()) == 5
+    for path in files.reports():
+        path.write_text(path.name)
+    await collect(files.rollouts, overwrite=overwrite)
+    assert not any(path.exists() for path in files.reports())
+    kept = [path for path in files.folder.glob("r.bak-*") if path.name.endswith(("_profiling.jsonl", "_metrics.json"))]
+    assert len(kept) == (0 if overwrite else 4), "its aggregate metrics and the three files of its profile"
+    assert len(list(files.folder.glob("r.bak-*_quality_summary.json"))) == (0 if overwrite else 1)
+
+
 async def test_reports_of_somebody_else_stay(collect, tmp_path):
     (tmp_path / "quality_summary.json").write_text('{"mine": 1}')
     (tmp_path / "rollout_verdicts.jsonl").write_text("{}\n")

@@ -26,7 +26,7 @@ from nemo_gym.rollouts.batch_status import RunStatusTracker, disable_run_status
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.progress import Pace, TerminalProgress, duration_text, progress_line
 from nemo_gym.rollouts.rollout_recovery import configuration_of
-from nemo_gym.rollouts.route import AmbiguousEnvironmentServerError, Router
+from nemo_gym.rollouts.route import AgentWithoutEnvironmentServerError, AmbiguousEnvironmentServerError, Router
 from nemo_gym.rollouts.settings import RolloutCollectionConfig, parse_settings
 from nemo_gym.rollouts.topology import Instance, Topology
 
@@ -260,6 +260,13 @@ def test_a_relay_is_a_route_and_a_real_environment_server_takes_the_row_itself()
     assert (relayed.url, relayed.environment_server) == ("http://127.0.0.1:1/run", "relay")
     assert (real.url, real.environment_server, real.label) == ("http://127.0.0.1:9/run", "real", "b")
     assert [instance.name for instance in router.reached_instances()] == ["a", "b", "real", "relay"]
+    strict = Router(Topology({**config, "error_on_agent_without_environment_server": True}))
+    assert strict.target({"agent_ref": {"name": "a"}}).environment_server == "relay"
+    config["c"] = {"responses_api_agents": {"s": {"port": 3}}}
+    with pytest.raises(AgentWithoutEnvironmentServerError, match="`c`"):
+        Router(Topology({**config, "error_on_agent_without_environment_server": True})).target(
+            {"agent_ref": {"name": "c"}}
+        )
     config["second"] = config["relay"]
     with pytest.raises(AmbiguousEnvironmentServerError, match=r"`relay`, `second`"):
         Router(Topology(config)).target({"agent_ref": {"name": "a"}})

@@ -73,7 +73,10 @@ async def test_reopening_replaces_and_never_shares_an_id_A16(servers, head, make
     await record(make_rows(3), head, tmp_path)
     files = shard_files(tmp_path, "step_000007-w0")
     first = decode_manifest(files.manifest.read_bytes())
+    for path in files.reports():
+        path.write_text("of the first opening")
     await record(make_rows(3), head, tmp_path)
+    assert not any(path.exists() for path in files.reports())
     second = decode_manifest(files.manifest.read_bytes())
     assert len(read_rows(files.rollouts)) == 3
     assert second.run_id != first.run_id

@@ -96,6 +96,8 @@ def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver)
     check_earlier(files)
     earlier = [path for path in files.derived() if path.exists()]
     _drop_health_reports(files)
+    if not earlier:
+        return
     if not overwrite and files.rollouts.exists() and files.rollouts.stat().st_size > 0:
         stamp = time.strftime("%Y%m%dT%H%M%S")
         kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}{files.rollouts.suffix}")
@@ -103,24 +105,24 @@ def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver)
         while kept.rollouts.exists():
             number += 1
             kept = RunFiles(files.folder / f"{files.stem}.bak-{stamp}-{number}{files.rollouts.suffix}")
-        for path, place in zip(files.derived(), kept.derived(), strict=True):
+        moved = zip((*files.derived(), *files.reports()), (*kept.derived(), *kept.reports()), strict=True)
+        for path, place in moved:
             if path.exists():
                 path.rename(place)
         observer.note(f"an earlier run was at `{files.rollouts}`; it is kept as `{kept.rollouts}`")
     else:
-        for path in earlier:
+        for path in (*earlier, *(report for report in files.reports() if report.is_file())):
             path.unlink()
-    if earlier:
-        sync_folder(files.folder)
+    sync_folder(files.folder)
 
 
 def _drop_health_reports(files: RunFiles) -> None:
-    """Remove reports that would describe a run that is no longer there."""
-    for summary, verdicts in (files.health_reports(), tuple(files.folder / name for name in HEALTH_REPORTS)):
-        if summary.is_file() and _is_health_summary(summary):
-            summary.unlink()
-            if verdicts.is_file():
-                verdicts.unlink()
+    """Remove the folder's health reports: they would describe a run that is no longer there."""
+    summary, verdicts = (files.folder / name for name in HEALTH_REPORTS)
+    if summary.is_file() and _is_health_summary(summary):
+        summary.unlink()
+        if verdicts.is_file():
+            verdicts.unlink()
 
 
 def _is_health_summary(path: Path) -> bool:

@@ -150,7 +150,7 @@ class ShardRun:
         try:
             files.drop_staged()
             parents = _earlier_runs(files)
-            for path in reversed(files.derived()):
+            for path in reversed((*files.derived(), *files.reports())):
                 path.unlink(missing_ok=True)
             tracker = self._tracker = self._new_tracker()
             tracker.enter("preparing")

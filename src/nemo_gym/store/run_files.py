@@ -86,6 +86,11 @@ class RunFiles:
         summary, verdicts = HEALTH_REPORTS
         return self.folder / f"{self.stem}_{summary}", self.folder / f"{self.stem}_{verdicts}"
 
+    def reports(self) -> tuple[Path, ...]:
+        """Return what commands make of a finished run: its reward profile and its own health reports."""
+        profile = (f"{REWARD_PROFILING}.jsonl", f"{AGENT_METRICS}.json", f"{REPEAT_METRICS}.json")
+        return (*(self.folder / f"{self.stem}{ending}" for ending in profile), *self.health_reports())
+
     def is_described(self) -> bool:
         """Return whether a manifest, materialized inputs or saved progress say that this is a run."""
         return any(path.exists() for path in (self.manifest, self.materialized, self.status))
