@@ -113,7 +113,7 @@ def test_what_decides_results_is_in_the_digest_and_endpoints_credentials_and_spe
     assert base == configuration(
         {"num_samples_in_parallel": 8, "health_check_workers": 2, "limit": 0}, temperature=1, host="h", port=5,
         base_url="http://x", api_key="k", openai_api_key="k2", access_token="t", num_workers=3,
-        capture_dir="/c", headers={"Authorization": "s"},
+        capture_dir="/c", headers={"Authorization": "s", "x-api-key": "k3", "Api-Key": "k4"},
     )  # fmt: skip
     changed = configuration({"responses_create_params": {"temperature": 0.2}}, temperature=2)
     assert changed_keys(base, changed) == [
@@ -122,6 +122,16 @@ def test_what_decides_results_is_in_the_digest_and_endpoints_credentials_and_spe
     ]
     assert "0.2" not in str(changed)
     assert isinstance(base, Configuration)
+    # What is beside the point in a server's block is a name like any other in settings that say what is asked.
+    told = {
+        "responses_create_params": {"metadata": {"domain": "a", "host": "b", "token": "c"}},
+        "agent_map": {"port": "d"},
+    }
+    assert changed_keys(base, configuration(told, temperature=1)) == [
+        "agent_map.port",
+        "responses_create_params.metadata.domain",
+        "responses_create_params.metadata.host",
+    ]
 
 
 def test_the_tracker_keeps_its_sum_and_saves_at_most_every_two_seconds(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ _EXPANSION_SETTINGS: Final = frozenset(
 # Endpoints, process counts, reporting: they decide where and how fast, not what.
 _IRRELEVANT = frozenset({"host", "port", "num_workers", "entrypoint", "datasets", "domain", "description", "verified"})
 _ENDPOINT = re.compile(r"(^|_)(url|urls|endpoint|endpoints|hosts?|ports?|address|capture_dir|log_dir)$")
-_CREDENTIAL = re.compile(r"(api_?key|token|password|secret|authorization|credentials?)$", re.IGNORECASE)
+_CREDENTIAL = re.compile(r"(api[_-]?key|token|password|secret|authorization|credentials?)$", re.IGNORECASE)
 _NAMED_DIFFERENCES = 20
 
 
@@ -47,13 +47,14 @@ def configuration_of(
         for name in _TASK_SETTINGS:
             value = getattr(settings, name)
             if value != getattr(defaults, name) and not (name == "limit" and not value):
-                values.update(_flat(name, value))
+                values.update(_flat(name, value, ignored=_is_credential))
     if prompt_digest is not None:
         values["prompt_config"] = prompt_digest
     if skills_digest is not None:
         values["skills"] = skills_digest
     for instance in instances:
-        values.update(_flat(f"{instance.name}.{instance.kind}.{instance.implementation}", instance.settings))
+        prefix = f"{instance.name}.{instance.kind}.{instance.implementation}"
+        values.update(_flat(prefix, instance.settings, ignored=_is_beside_the_point))
     digests = {name: _digest(value) for name, value in sorted(values.items())}
     return Configuration(sha256=_digest(digests), keys=digests)
 
@@ -98,16 +99,24 @@ def file_sha256(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _flat(prefix: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """Yield dotted keys and their leaf values, without endpoints and credentials."""
+def _flat(prefix: str, value: Any, *, ignored: Callable[[str], bool]) -> Iterable[tuple[str, Any]]:
+    """Yield dotted keys and their leaf values, without the keys that are ignored."""
     if not isinstance(value, Mapping):
         yield prefix, value
         return
     for key, item in value.items():
         name = str(key)
-        if name in _IRRELEVANT or _ENDPOINT.search(name) or _CREDENTIAL.search(name):
-            continue
-        yield from _flat(f"{prefix}.{name}", item)
+        if not ignored(name):
+            yield from _flat(f"{prefix}.{name}", item, ignored=ignored)
+
+
+def _is_credential(name: str) -> bool:
+    return _CREDENTIAL.search(name) is not None
+
+
+def _is_beside_the_point(name: str) -> bool:
+    """Whether a key of a server's block says nothing about what the server does with a row."""
+    return name in _IRRELEVANT or _ENDPOINT.search(name) is not None or _is_credential(name)
 
 
 def _digest(value: Any) -> str:
