@@ -49,6 +49,17 @@ def test_rows_that_cannot_run_are_named_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_check_that_takes_long_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nemo_gym.cli.eval_run._SILENT_S", 0.0)
+    write(tmp_path / "in.jsonl", "oops")
+    serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
+    assert main.run(["eval", "run", *serving, "-i", "in.jsonl", "-o", "r.jsonl"]) == 1
+    said, error = capsys.readouterr().err.splitlines()
+    assert said.startswith("Checking the rows of ")
+    assert "line 1 (byte 0)" in error
+
+
 @pytest.fixture
 def saved(servers, tmp_path):
     """A finished run, and the check of the same run with some settings changed."""

@@ -42,6 +42,8 @@ from nemo_gym.rollouts.output_check import check_output
 from nemo_gym.rollouts.settings import E2ERolloutCollectionConfig, RolloutCollectionConfig, parse_settings
 from nemo_gym.store import RunFiles, read_status
 
+_SILENT_S = 2.0
+"""How long the rows of a run are checked before that is said."""
 KNOWN_KEYS = frozenset(RolloutCollectionConfig.model_fields) | frozenset(E2ERolloutCollectionConfig.model_fields)
 
 
@@ -260,7 +262,12 @@ async def _check_rows(resolved: ResolvedConfig, settings: Mapping[str, Any]) -> 
     if config.rollout_collection_driver is None:
         input_path = _resolved_path(resolved, config.input_jsonl_fpath, "input file")
         # Rows are routed to addresses; these ones are only looked at.
-        await check_before_serving(config, servers=assign_ports(resolved).data, input_path=input_path)
+        servers = assign_ports(resolved).data
+        said = asyncio.get_running_loop().call_later(_SILENT_S, note, f"Checking the rows of `{input_path}` ...")
+        try:
+            await check_before_serving(config, servers=servers, input_path=input_path)
+        finally:
+            said.cancel()
 
 
 def _with_rows(resolved: ResolvedConfig) -> dict[str, Any]:
