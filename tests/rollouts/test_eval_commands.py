@@ -85,6 +85,8 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "array.json", "-o", "r.jsonl"], 1, "Each line must hold one row as one JSON object."),
         (["-i", "in.jsonl", "-o", "r.jsonl", "++head_server.port=9"], 1, "no head server answers"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--agent-type", "x"], 2, "--agent"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "--split", "train"], 2, "`--split` chooses among declared datasets"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "+split=train"], 2, "`--split` chooses among declared datasets"),
         (["-i", "in.jsonl", "-o", ""], 2, "needs a name"),
         (["-i", "in.jsonl", "-o", "."], 2, "is a folder"),
         (["-i", "in.jsonl", "-o", "/dev/null"], 2, "no regular file"),
@@ -285,6 +287,27 @@ def test_saved_progress_is_one_object_of_a_run_and_a_list_of_a_folder(servers, r
     assert read_run_status("run/r_batch_status.json") == one
     with pytest.raises(ConfigFileNotFoundError):
         read_run_status("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--no-serve", "--model", "m", "--model-url", "http://h:1/v1"],
+            "`--model`, `--model-url`",
+        ),
+        (["--no-serve", "--model-type", "scripted_model"], "`--model-type`"),
+        (["--model", "m"], "`--model`"),
+        (["--no-serve", "--temperature", "0.5"], None),
+    ],
+)
+def test_flags_that_only_running_servers_decide_are_said(servers, rows_file, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(rows_file.parent)
+    head = f"++head_server.port={servers.head_port}"
+    assert main.run(["eval", "run", *words, "-i", "in.jsonl", "-o", "r.jsonl", head]) == 0
+    error = capsys.readouterr().err
+    assert ("nothing here heeds" in error) == (said is not None)
+    assert said is None or f"Note: the servers run already, so nothing here heeds {said}." in error
 
 
 def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_file, monkeypatch, capsys):

@@ -36,6 +36,7 @@ from nemo_gym.cli.selection import (
     require_agent,
 )
 from nemo_gym.config import ResolvedConfig, assign_ports, component_search_roots, find_file, load_config
+from nemo_gym.config.loading import COMMAND_LINE
 from nemo_gym.config.roots import implementations
 from nemo_gym.errors import ConfigError, UsageError
 from nemo_gym.rollouts.output_check import check_output
@@ -175,8 +176,14 @@ def command(
             "nothing says what to run. Name an environment (`--resources-server NAME --model-type NAME`), "
             "or rows for servers that run already (`--no-serve --input FILE`)."
         )
+    if resolved.data.get("input_jsonl_fpath") and resolved.provenance.get("split") == COMMAND_LINE:
+        raise ConfigError(
+            "`--split` chooses among declared datasets; with `--input` it would do nothing. Leave one out."
+        )
     if serving:
         require_agent(resolved, resolved.data.get("agent_name"))
+    elif ignored := _decided_by_servers(selection):
+        note(f"Note: the servers run already, so nothing here heeds {', '.join(f'`{flag}`' for flag in ignored)}.")
     _check_before_start(resolved)
     main = _serve_and_collect(resolved, as_json=as_json) if serving else _collect(resolved, resolved.data, as_json)
     code = run_until_interrupted(main, on_second=lambda: os._exit(130))
@@ -184,6 +191,18 @@ def command(
         with contextlib.suppress(OSError):  # the terminal may be what was closed
             note(_interrupted_note(str(resolved.data["output_jsonl_fpath"])))
     return code
+
+
+def _decided_by_servers(selection: Selection) -> list[str]:
+    """Return the given flags that only say which servers to start, and with which model."""
+    flags = {
+        "--resources-server": selection.resources_server,
+        "--model-type": selection.model_type,
+        "--model": selection.model,
+        "--model-url": selection.model_url,
+        "--model-api-key": selection.model_api_key,
+    }
+    return [flag for flag, value in flags.items() if value]
 
 
 def _interrupted_note(output: str) -> str:
