@@ -58,6 +58,8 @@ class Dispatch:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._driver: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        self._ending = False
+        self._closing: asyncio.Future[None] | None = None
         self._keeps_outcomes = True
         self.resident = 0
         self.most_resident = 0
@@ -159,16 +161,30 @@ class Dispatch:
         self._finished += 1
         if error is not None and self._run.is_fatal(error):
             # Ends the group; whoever waits gets this error once everything is closed.
+            self._ending = True
             raise error
-        if self._finished == self._total:
+        if self._finished == self._total and not self._ending:
             # The last outcome is handed over only when everything is closed, so that who has it finds complete files.
             await self._close(None)
         self._hand_over(_Done(row, result, error))
 
     async def _close(self, error: BaseException | None) -> None:
-        run, self._run = self._run, _CLOSED
-        if run is not _CLOSED:
-            await run.close(error, itertools.chain(self._unbegun.values(), self._rows))
+        """Close the run once, to its end: a cancellation waits for that, and what closing raises is raised once."""
+        first = self._closing is None
+        if self._closing is None:
+            run, self._run = self._run, _CLOSED
+            remaining = itertools.chain(self._unbegun.values(), self._rows)
+            self._closing = asyncio.ensure_future(run.close(error, remaining))
+        cancelled: asyncio.CancelledError | None = None
+        while not self._closing.done():
+            try:
+                await asyncio.wait({self._closing})
+            except asyncio.CancelledError as raised:
+                cancelled = raised
+        if first:
+            self._closing.result()
+        if cancelled is not None:
+            raise cancelled
 
     def _hand_over(self, done: _Done) -> None:
         if self._keeps_outcomes:
