@@ -423,8 +423,14 @@ def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_p
     code, out, err = gym(*words, "--resume")
     assert code == 0, err
     assert len(read_rows(tmp_path / "out" / "first.jsonl")) == 5
+    prepared = tmp_path / "out" / "first" / "preprocessed_datasets" / "example.jsonl"
+    prepared.write_bytes(prepared.read_bytes() + b"\n")
+    code, _, err = gym(*words, "--resume", "--num-repeats", "2", "+reuse_existing_data_preparation=true")
+    assert "Using the rows prepared before" in err
+    assert "the input file" in err, "it was not prepared again"
     code, _, err = gym(*words, "--resume", "--num-repeats", "2")
     assert code == 2
+    assert "the input file" not in err
     assert "Changed: `num_repeats`" in err
     assert "Starting" not in err
     code, _, err = gym(*words, "--split", "train")

@@ -19,8 +19,8 @@ from nemo_gym.store import RunFiles
 WITHOUT_EFFECT_ON_RESULTS = {
     "upload_rollouts": "accepted for compatibility; the command line says that it has no effect",
     "health_check_workers": "only speed: reports are the same with any number, which the tests of health hold",
-    "split": "chooses among declared datasets: `test_eval_commands` runs it with servers",
-    "reuse_existing_data_preparation": "the same",
+    "split": "it chooses among declared datasets: in `test_eval_commands`, where servers are started",
+    "reuse_existing_data_preparation": "in `test_eval_commands` too",
     "rollout_collection_driver": "it takes the place of collecting; a test of its own below",
 }
 

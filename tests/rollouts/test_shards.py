@@ -176,6 +176,13 @@ async def test_closing_early_interrupts_the_shard_and_keeps_omitted_rows_iff_ask
     assert {row["_ng_failure_class"] for row in rows if "_ng_dispatch_drained" not in row} == {"kill_shaped"}
     assert sorted(row["_ng_task_index"] for row in rows) == [1, 2, 3]
     assert all(row["_ng_omitted_rollout"] and row["_ng_no_persist"] for row in rows)
+    identity = {"_ng_task_index", "_ng_rollout_index", "_ng_rollout_id", "agent_ref", "_ng_run_id"}
+    for row in rows:
+        started = "_ng_dispatch_drained" not in row
+        assert identity | {"error_message", "_ng_failed_at"} <= set(row)
+        assert ("elapsed_seconds" in row) == started, "only what had begun has a duration"
+        assert row["_ng_failure_class"] == ("kill_shaped" if started else "cancelled")
+        assert not {"reward", "response"} & set(row)
     assert RolloutStore(files.rollouts, read_only=True).attempts() == {}
 
 
