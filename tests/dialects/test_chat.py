@@ -189,6 +189,17 @@ class TestToolCalls:
         events = [calls({"index": 0, "id": name, "function": {"name": name, "arguments": "{}"}}) for name in "abc"]
         assert call_list(feed, *events) == [(name, name, "{}") for name in "abc"]
 
+    @pytest.mark.parametrize(("first", "calls_expected"), [("{}", 2), ("", 1), ('{"a', 1)])
+    def test_an_id_that_comes_late_belongs_to_a_call_whose_arguments_are_open(
+        self, feed: Feed, first: str, calls_expected: int
+    ) -> None:
+        found = call_list(
+            feed,
+            calls({"index": 0, "function": {"name": "f", "arguments": first}}),
+            calls({"index": 0, "id": "late", "function": {"name": "f", "arguments": "{}"}}),
+        )
+        assert [call[0] for call in found] == [None, "late"][-calls_expected:]
+
     def test_without_index_the_id_finds_the_call(self, feed: Feed) -> None:
         assert call_list(
             feed,

@@ -137,6 +137,34 @@ def test_halves_of_a_pair_meet_across_deltas_in_every_dialect(feed: Feed) -> Non
     assert responses.response["output"][0]["content"][0]["text"] == "😀"
 
 
+@pytest.mark.parametrize("number", [2**64, -(2**64), 10**30, 12345678901234567890123])
+@pytest.mark.parametrize(
+    ("dialect", "event"),
+    [
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"x","seen":%d}}]}'),
+        ("messages", '{"type":"message_start","message":{"id":"m","seen":%d}}'),
+        ("responses", '{"type":"response.completed","response":{"id":"r","seen":%d}}'),
+        ("messages", '{"type":"content_block_delta","index":0,"delta":{"type":"x_delta","seen":%d}}'),
+    ],
+)
+def test_integers_of_any_size_stay_exact(feed: Feed, dialect: str, event: str, number: int) -> None:
+    result = feed(dialect, event % number)
+    assert f'"seen":{number}' in codec.encode(result.response).decode()
+
+
+@pytest.mark.parametrize("text", ['{"id": 12345678901234567890123}', '{"id": 18446744073709551616}'])
+def test_large_ids_in_arguments_stay_exact(feed: Feed, text: str) -> None:
+    expected = json.loads(text)
+    call = {"index": 0, "id": "t", "function": {"name": "f", "arguments": text}}
+    chat = feed("chat", {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
+    delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": text}}
+    messages = feed("messages", delta)
+    assert messages.response is not None
+    assert messages.response["content"][0]["input"] == expected
+    assert tool_calls_of(chat.response, "chat")[0]["arguments"] == expected
+    assert tool_calls_of(messages.response, "messages")[0]["arguments"] == expected
+
+
 def test_an_exception_inside_one_event_skips_that_event_only() -> None:
     from nemo_gym.dialects.chat import ChatAccumulator
 

@@ -194,6 +194,9 @@ def test_message_delta_copies_every_key(feed: Feed) -> None:
         ([{"type": "error", "error": {"type": "timeout_error"}}], "error", "timeout"),
         ([{"error": {"type": "api_error", "message": "m"}}], "error", "upstream_error"),
         ([b'event: error\ndata: {"type":"overloaded_error"}\n\n'], "error", "overloaded"),
+        ([{"type": "error", "error": {"type": "overloaded_error"}}, end(), STOP], "error", "overloaded"),
+        ([{"error": {"type": "api_error"}}, STOP, "[DONE]"], "error", "upstream_error"),
+        ([end(), STOP, {"type": "error", "error": {"type": "overloaded_error"}}], "error", "overloaded"),
     ],
 )
 def test_ends(feed: Feed, events: list[Any], terminal: str | None, category: str | None) -> None:
@@ -201,6 +204,11 @@ def test_ends(feed: Feed, events: list[Any], terminal: str | None, category: str
     assert (result.terminal, result.error_category) == (terminal, category)
     assert result.response is not None
     assert result.response["content"] == [{"type": "text", "text": "x"}]
+
+
+def test_usage_that_is_no_object_is_a_problem(feed: Feed) -> None:
+    result = feed("messages", START, {**end(), "usage": [7]}, STOP)
+    assert (result.terminal, result.problems) == ("complete", ["usage_not_object"])
 
 
 def test_ping_is_ignored_and_is_no_content(feed: Feed) -> None:

@@ -225,6 +225,68 @@ def test_a_terminal_event_without_an_envelope_sets_the_status(feed: Feed) -> Non
     assert bare.response == {"object": "response", "status": "completed", "output": [{"type": "message"}]}
 
 
+@pytest.mark.parametrize("envelope", [None, {}, [1], "x"])
+def test_an_envelope_that_holds_nothing_counts_as_none(feed: Feed, envelope: Any) -> None:
+    result = feed("responses", CREATED, {"type": "response.completed", "response": envelope})
+    assert (result.response, result.terminal) == ({**BASE, "status": "completed"}, "complete")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "content_part",
+        "reasoning_part",
+        "reasoning_summary_part",
+        "output_text",
+        "refusal",
+        "reasoning_text",
+        "reasoning_summary_text",
+        "function_call_arguments",
+        "custom_tool_call_input",
+    ],
+)
+def test_an_unknown_event_of_a_known_family_makes_no_item(feed: Feed, family: str) -> None:
+    odd = event(f"{family}.later", content_index=0, delta="x", part={"type": "output_text", "text": "x"})
+    result = feed("responses", CREATED, odd, terminal("completed", status="completed"))
+    assert result.response is not None
+    assert result.response.get("output", []) == []
+    assert result.problem_counts == {"unknown_event": 1}
+
+
+def test_annotations_stand_where_their_index_says(feed: Feed) -> None:
+    def annotation(place: int | None, name: str) -> dict[str, Any]:
+        return event("output_text.annotation.added", content_index=0, annotation_index=place, annotation=name)
+
+    part = {"type": "output_text", "text": "", "annotations": ["zero"]}
+    found = items(
+        feed,
+        added(type="message", id="m", content=[]),
+        event("content_part.added", content_index=0, part=part),
+        annotation(3, "three"),
+        annotation(1, "one"),
+        annotation(3, "three again"),
+        annotation(None, "last"),
+        annotation(2, "two"),
+    )
+    assert found[0]["content"][0]["annotations"] == ["zero", "one", "two", "three again", "last"]
+
+
+@pytest.mark.parametrize("closing", [("text",), ("part",), ("text", "part")])
+@pytest.mark.parametrize("opened", [True, False])
+def test_reasoning_whose_index_rises_with_each_token_is_one_text(
+    feed: Feed, opened: bool, closing: tuple[str, ...]
+) -> None:
+    part = {"type": "reasoning_text", "text": ""}
+    opening = [event("reasoning_part.added", content_index=0, part=part)] if opened else []
+    ends = {
+        "text": event("reasoning_text.done", content_index=3, text="abc"),
+        "part": event("reasoning_part.done", content_index=3, part={**part, "text": "abc"}),
+    }
+    deltas = [event("reasoning_text.delta", content_index=place, delta=text) for place, text in enumerate("abc")]
+    found = items(feed, added(type="reasoning", id="r"), *opening, *deltas, *(ends[name] for name in closing))
+    assert found[0]["content"] == [{"type": "reasoning_text", "text": "abc"}]
+
+
 def test_of_two_terminal_events_the_last_wins(feed: Feed) -> None:
     result = feed("responses", terminal("failed", status="failed"), terminal("completed", status="completed"))
     assert (result.terminal, result.error_category) == ("complete", None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import ClassVar, Literal, TypeAlias
 
-import orjson
+import msgspec
 
 from nemo_gym.dialects.decoding import ContentDecoder, content_decoder
 from nemo_gym.dialects.errors import UPSTREAM_ERROR, error_category_for_error
@@ -25,6 +25,9 @@ Terminal: TypeAlias = Literal["complete", "clean_eof", "incomplete", "error"]
 
 EVENT_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What code may raise on a shape nobody thought of; memory and interpreter errors are not among them."""
+
+_decode = msgspec.json.Decoder().decode
+"""Exact for integers of any size, which other fast readers round."""
 
 _TRIES = 8
 """How many events in a row are looked at for a repeat that never comes, before a stream is left alone."""
@@ -269,8 +272,8 @@ class StreamAccumulator:
 
     def _parse(self, data: bytes) -> JsonObject | None:
         try:
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError:
+            value = _decode(data)
+        except (msgspec.DecodeError, RecursionError):
             try:
                 value = self._parse_leniently(data)
             except (ValueError, RecursionError):

@@ -161,7 +161,8 @@ class ToolCalls:
         if type(index) is int:
             call = self._by_index.get(index)
             if call is not None:
-                if call_id and name and call.id and call.id != call_id:
+                # A call that never got an id may get it late, but not after its arguments are whole.
+                if call_id and name and call.id != call_id and (call.id or call.arguments.is_complete()):
                     problems.append(INDEX_REUSED)
                     return self._open(index)
                 return call

@@ -49,7 +49,10 @@ class MessagesAccumulator(StreamAccumulator):
         elif kind == "message_delta":
             self._message_delta(event)
         elif kind == "message_stop":
-            self._end("complete")
+            if self.terminal == "error":  # a proxy's polite end does not undo it
+                self._ended_here = True
+            else:
+                self._end("complete")
         else:
             error = error_object_of(event)
             if error is None:
@@ -183,6 +186,8 @@ class MessagesAccumulator(StreamAccumulator):
             elif key == "usage":
                 if isinstance(value, dict):
                     overwrite_known(self._usage, value)
+                elif value is not None:
+                    self._note("usage_not_object")
             elif key != "type" and value is not None:
                 message[key] = value
 

@@ -28,6 +28,21 @@ _ITEM_TEXTS: dict[str, tuple[str, str]] = {
     "custom_tool_call_input": ("input", "custom_tool_call"),
     "code_interpreter_call_code": ("code", "code_interpreter_call"),
 }
+_TEXT_FAMILIES = (
+    *_ITEM_TEXTS,
+    "output_text",
+    "refusal",
+    "reasoning_summary_text",
+    "reasoning_summary",
+    "reasoning_text",
+    "reasoning",
+)
+_PART_FAMILIES = ("content_part", "reasoning_part", "reasoning_summary_part")
+# Event family -> its known actions; families that are not here look for themselves.
+_ACTIONS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_TEXT_FAMILIES, frozenset({"delta", "done"})),
+    **dict.fromkeys(_PART_FAMILIES, frozenset({"added", "done"})),
+}
 _STATUS_FAMILIES = frozenset(
     {
         "web_search_call",
@@ -68,7 +83,9 @@ class ResponsesAccumulator(StreamAccumulator):
             self._sequence = sequence
         family, _, action = kind.removeprefix("response.").rpartition(".")
         handler = _HANDLERS.get(family)
-        if handler is not None:
+        if action not in _ACTIONS.get(family, (action,)):
+            self._strange(kind, event)  # an event to come: it must not make an item up
+        elif handler is not None:
             handler(self, action, event)
         elif family in _ITEM_TEXTS:
             self._item_text(family, action, event)
@@ -100,7 +117,7 @@ class ResponsesAccumulator(StreamAccumulator):
             self._strange(action, event)
             return
         envelope = event.get("response")
-        envelope = envelope if isinstance(envelope, dict) else None
+        envelope = envelope if isinstance(envelope, dict) and envelope else None
         if action in _STARTING:
             self._base = envelope or self._base
             return
@@ -218,8 +235,10 @@ class ResponsesAccumulator(StreamAccumulator):
             self._note("event_shape")
             return
         kind = "reasoning" if field == "summary" or part.get("type") == "reasoning_text" else "message"
-        item = self._item_for(event, kind)
-        item.set_part(field, _index(event, index_key), part, finished=action == "done")
+        item, index = self._item_for(event, kind), _index(event, index_key)
+        if part.get("type") == "reasoning_text" and action == "done":
+            index = item.running_index(field, index)
+        item.set_part(field, index, part, finished=action == "done")
 
     def _output_text(self, action: str, event: JsonObject) -> None:
         part = self._item_for(event, "message").part("content", _index(event, "content_index"), "output_text")
@@ -238,15 +257,9 @@ class ResponsesAccumulator(StreamAccumulator):
         if action != "added" or annotation is None:
             self._note("event_shape")
             return
-        part = self._item_for(event, "message").part("content", _index(event, "content_index"), "output_text")
-        known = part.get("annotations")
-        if not isinstance(known, list):
-            known = part["annotations"] = []
-        place = event.get("annotation_index")
-        if type(place) is int and 0 <= place < len(known):
-            known[place] = annotation
-        else:
-            known.append(annotation)
+        item = self._item_for(event, "message")
+        part = item.part("content", _index(event, "content_index"), "output_text")
+        item.annotate(part, annotation, event.get("annotation_index"))
 
     def _refusal(self, action: str, event: JsonObject) -> None:
         part = self._item_for(event, "message").part("content", _index(event, "content_index"), "refusal")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from nemo_gym.dialects.merge import Assembly
 from nemo_gym.records.codec import JsonObject, JsonValue
 
@@ -12,18 +14,22 @@ class OutputItem:
     Parts are kept in a mapping, so an index far beyond the end costs nothing; the list is made when it is read.
     """
 
-    __slots__ = ("_finished", "_parts", "data")
+    __slots__ = ("_annotations", "_finished", "_parts", "_raised", "data")
 
     def __init__(self, data: JsonObject) -> None:
         self.data = data
         self._parts: dict[str, dict[int, JsonValue]] = {}
         self._finished: set[tuple[str, int]] = set()
+        self._raised: dict[tuple[str, int], int] = {}  # an index that no part has -> the part that it meant
+        self._annotations: dict[int, tuple[list[JsonValue], list[int]]] = {}  # of a list, by its id: itself, places
 
     def replace(self, data: JsonObject) -> None:
         """Let `data` stand instead of everything so far."""
         self.data = data
         self._parts.clear()
         self._finished.clear()
+        self._raised.clear()
+        self._annotations.clear()
 
     def set_part(self, field: str, index: int, part: JsonValue, *, finished: bool) -> None:
         """Put `part` at `index`."""
@@ -46,10 +52,29 @@ class OutputItem:
         """
         parts = self._list(field)
         if index not in parts and parts:
-            last = next(reversed(parts))
-            if (field, last) not in self._finished:
+            meant = self._raised.get((field, index))
+            last = next(reversed(parts)) if meant is None else meant
+            if meant is not None or (field, last) not in self._finished:
+                self._raised[field, index] = last
                 return last
         return index
+
+    def annotate(self, part: JsonObject, annotation: JsonValue, place: JsonValue) -> None:
+        """Put an annotation of a text part where its index says, whatever order they come in; without one, last."""
+        known = part.get("annotations")
+        if not isinstance(known, list):
+            known = part["annotations"] = []
+        seen, places = self._annotations.get(id(known), (known, []))
+        if seen is not known or len(places) != len(known):
+            places = list(range(len(known)))
+        self._annotations[id(known)] = known, places
+        place = place if type(place) is int else places[-1] + 1 if places else 0
+        at = bisect_left(places, place)
+        if at < len(places) and places[at] == place:
+            known[at] = annotation
+        else:
+            known.insert(at, annotation)
+            places.insert(at, place)
 
     def finish_part(self, field: str, index: int) -> None:
         """Mark the part as whole: a new index opens a new one."""

@@ -21,6 +21,7 @@ JsonValue: TypeAlias = Any
 JsonObject: TypeAlias = dict[str, JsonValue]
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+_decode_exactly = msgspec.json.Decoder().decode
 
 
 Encoded: TypeAlias = orjson.Fragment
@@ -38,11 +39,7 @@ def decoded(value: JsonValue) -> JsonValue:
     """Return the plain value of an encoded one, and any other value as it is."""
     if type(value) is not Encoded:
         return value
-    data = orjson.dumps(value)
-    try:
-        return msgspec.json.decode(data)  # exact for integers of any size
-    except (msgspec.DecodeError, RecursionError):
-        return decode(data)
+    return decode(orjson.dumps(value))
 
 
 def encode(value: JsonValue) -> bytes:
@@ -78,11 +75,18 @@ def encode_pretty(value: JsonValue) -> bytes:
 def decode(data: bytes | str) -> JsonValue:
     """Return the JSON value in `data`; raises ValueError with a short reason.
 
-    Accepts what other writers produced and fast JSON refuses: integers beyond 64 bits and lone surrogate escapes.
+    Integers of any size stay exact. Accepts what other writers produced and fast JSON refuses: lone surrogate escapes.
     NaN and infinity are refused.
     """
     try:
-        return orjson.loads(data)
+        return _decode_exactly(data)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _decode_slowly(data)
+
+
+def _decode_slowly(data: bytes | str) -> JsonValue:
+    try:
+        return orjson.loads(data)  # takes what is nested a little deeper
     except orjson.JSONDecodeError as error:
         try:
             return json.loads(data, parse_constant=_refuse_constant)
