@@ -28,7 +28,8 @@ def report_execution(scope_or_request: Any = None, **facts: Any) -> None:
     `scope_or_request` is the ASGI scope or a request that has it; without one the call of the current task is meant.
     Facts: `upstream_attempted` bool, `response_source` "upstream" or "local", `upstream_status_code` int,
     `local_response_reason` str, `upstream` list of attempts, `conversion_notes` list of str, `upstream_request_sha256`
-    str, `upstream_request_changes` object, `usage` object (what the upstream counted, when the answer does not say).
+    str, `upstream_request_changes` object, `usage` object (what the upstream counted, when the answer
+    does not say; None says that the counts in the answer are none, but fill a shape that requires numbers).
     Raises TypeError on any other name.
     """
     unknown = facts.keys() - {*OUTCOME_FACTS, *LIST_FACTS, *OTHER_FACTS}

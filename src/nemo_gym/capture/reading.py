@@ -224,7 +224,7 @@ class _Stated(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     terminal: str | None = None
     stream_error: Any = None
-    usage: Any = None
+    usage: Any = msgspec.UNSET
 
     def __post_init__(self) -> None:
         for body in (self.request, self.response, self.stream_error):
@@ -267,8 +267,9 @@ def _answer_of(stated: _Stated) -> _Answer:
     """Return what the answer says; raises one of `_SHAPE_FAULTS` when it has an impossible shape."""
     response, dialect = stated.response, stated.dialect
     return _Answer(
-        # What the answer says; else what the server knew, although the answer could not say it.
-        token_counts(usage_of(response) or stated.usage, dialect),
+        # What the answer says; else what the server knew, although the answer could not say it. Null says that nothing
+        # was counted, and that numbers in the answer only fill its shape.
+        token_counts(None if stated.usage is None else usage_of(response) or stated.usage, dialect),
         response_id_of(response),
         model_of(response, stated.request),
         response_status_of(response),
@@ -317,7 +318,8 @@ class _Line:
     def answer(self, stated: _Stated) -> _Answer:
         """Return what can be read of the answer."""
         request, response, dialect = stated.request, stated.response, stated.dialect
-        counted = self.derived("response", lambda: usage_of(response), None) or self.exchange.get("usage")
+        said = self.exchange.get("usage", msgspec.UNSET)
+        counted = None if said is None else self.derived("response", lambda: usage_of(response), None) or said
         return _Answer(
             self.derived("usage", lambda: token_counts(counted, dialect), _UNKNOWN_TOKENS),
             self.derived("response", lambda: response_id_of(response), None),

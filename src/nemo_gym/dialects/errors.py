@@ -240,6 +240,24 @@ _OPENAI_TYPES = {
 }
 
 
+_STATUS_OF_CATEGORY = {
+    "timeout": 504,
+    "rate_limit": 429,
+    "overloaded": 529,
+    "auth": 401,
+    "not_found": 404,
+    "client_error": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "refusal": 400,
+}
+
+
+def status_for_error(error: object) -> int:
+    """Return the HTTP status that says what an error object says, for one that came with none; 500 when unclear."""
+    return _STATUS_OF_CATEGORY.get(error_category_for_error(error), 500)
+
+
 def error_body(
     dialect: Dialect, *, status: int, message: str, code: str | None = None, type: str | None = None
 ) -> JsonObject:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from nemo_gym.dialects.conversion import SYSTEM_MINT
 from nemo_gym.dialects.errors import error_body
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.records import codec
@@ -185,18 +186,24 @@ def _error_body(dialect: Dialect, status: int, content: bytes) -> dict[str, Any]
         return error_body(dialect, status=status, message=content.decode("utf-8", "replace"))
 
 
-def error_event(dialect: Dialect, body: dict[str, Any]) -> bytes:
-    """Return an error body as the event that ends a stream of the dialect."""
+def error_event(
+    dialect: Dialect, body: dict[str, Any], *, begun: Mapping[str, Any] | None = None, number: int = 0
+) -> bytes:
+    """Return an error body as the event that ends a stream of the dialect.
+
+    Of a Responses stream `begun` is the object so far, and `number` the event's place.
+    """
     if dialect == "responses":
         inner = body.get("error") if isinstance(body.get("error"), dict) else {}
         assert isinstance(inner, dict)
         failed = {
-            "id": "resp_failed",
+            "id": SYSTEM_MINT.new_id("resp"),
             "object": "response",
+            **(begun or {}),
             "status": "failed",
             "output": [],
             "error": {"code": inner.get("code") or "server_error", "message": inner.get("message")},
         }
-        event = {"type": "response.failed", "sequence_number": 0, "response": failed}
+        event = {"type": "response.failed", "sequence_number": number, "response": failed}
         return b"event: response.failed\ndata: " + codec.encode(event) + b"\n\n"
     return b"event: error\ndata: " + codec.encode(body) + b"\n\n"

@@ -16,8 +16,14 @@ from nemo_gym.dialects.names import Dialect
 from nemo_gym.records import codec
 from nemo_gym.servers.answers import json_answer
 from nemo_gym.servers.event_stream import EventStream, pieces
-from nemo_gym.servers.stream_conversion import accumulated, converted, untouched, without_usage_chunk
-from nemo_gym.servers.upstream import UpstreamError
+from nemo_gym.servers.stream_conversion import (
+    accumulated,
+    converted,
+    report_conversion,
+    untouched,
+    without_usage_chunk,
+)
+from nemo_gym.servers.upstream import UpstreamError, error_said
 from nemo_gym.servers.upstream_client import UpstreamReply
 from nemo_gym.servers.upstream_pool import UpstreamPool, affinity_of
 
@@ -179,6 +185,8 @@ class _Call:
         )
         self._notes.extend(notes)
         self._report_notes()
+        if self._dialect != wire.dialect and conversion.is_error(self._dialect, said):
+            return error_said(self._dialect, said)
         if self.streams:
             return EventStream(pieces(conversion.replay_events(self._dialect, said, include_usage=self._wants_usage)))
         return json_answer(codec.encode(said))
@@ -223,6 +231,5 @@ class _Call:
         return {"set": [*names, *(name for name in changed if name in sent)], "removed": gone}
 
     def _report_notes(self) -> None:
-        if self._notes:
-            report_execution(self._request, conversion_notes=self._notes)
-            self._notes = []
+        report_conversion(self._request, self._notes)
+        self._notes = []

@@ -20,8 +20,8 @@ from nemo_gym.servers.event_stream import KEEP_ALIVE_S, EventStream, answer_or_s
 from nemo_gym.servers.handler_plan import InvalidBodyError
 from nemo_gym.servers.model_streams import begun, encoded
 from nemo_gym.servers.request_size import body_within
-from nemo_gym.servers.stream_conversion import converted, untouched, without_usage_chunk
-from nemo_gym.servers.upstream import UpstreamError, error_answer, failure_answer
+from nemo_gym.servers.stream_conversion import converted, report_conversion, untouched, without_usage_chunk
+from nemo_gym.servers.upstream import UpstreamError, error_answer, error_said, failure_answer
 from nemo_gym.servers.web import encode_answer
 
 _ANSWERED = (UpstreamError, aiohttp.ClientResponseError, HTTPException)
@@ -183,14 +183,11 @@ class ModelCalls:
         converted, notes = conversion.messages_request_to_responses(body)
         converted.pop("stream", None)
         result = await self._backend.responses_dispatch(request, self._tidy("responses", request, converted))
-        response = _plain_response(result)
-        if response.get("status") == "failed":
-            inner = response.get("error") or {}
-            return error_answer("messages", status=500, message=str(inner.get("message") or "the model failed"))
-        message, more = conversion.responses_to_messages_response(response, requested_model=body.get("model"))
-        if notes or more:
-            report_execution(request, conversion_notes=[*notes, *more])
-        return message
+        message, more = conversion.responses_to_messages_response(
+            _plain_response(result), requested_model=body.get("model")
+        )
+        report_conversion(request, [*notes, *more])
+        return error_said("messages", message) if conversion.is_error("messages", message) else message
 
 
 def _with_namespaces(result: Any, request: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import aiohttp
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from nemo_gym.dialects.errors import error_body, error_category_for_exception
+from nemo_gym.dialects.errors import error_body, error_category_for_exception, status_for_error
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.errors import RemoteError
 from nemo_gym.records import codec
@@ -77,6 +77,11 @@ def error_answer(
     if detail is not None:
         body = {**body, "detail": detail}
     return json_answer(codec.encode(body), status, dict(headers or {}))
+
+
+def error_said(dialect: Dialect, body: Mapping[str, Any]) -> Response:
+    """Return a finished answer that is an error of the dialect with the HTTP status that belongs to what it says."""
+    return json_answer(codec.encode(body), status_for_error(body.get("error")))
 
 
 def failure_answer(dialect: Dialect, error: Exception) -> Response | None:

@@ -11,6 +11,7 @@ from nemo_gym.dialects.conversion.chat_request_in import chat_request_to_respons
 from nemo_gym.dialects.conversion.chat_request_out import responses_request_to_chat
 from nemo_gym.dialects.conversion.chat_results import chat_response_to_responses, responses_to_chat_response
 from nemo_gym.dialects.conversion.chat_tools import custom_tools_as_functions
+from nemo_gym.dialects.conversion.envelope import is_error
 from nemo_gym.dialects.conversion.messages_request_in import messages_request_to_responses
 from nemo_gym.dialects.conversion.messages_request_out import responses_request_to_messages
 from nemo_gym.dialects.conversion.messages_results import (
@@ -24,10 +25,12 @@ from nemo_gym.dialects.conversion.refusal import ConversionError
 from nemo_gym.dialects.conversion.replay import STREAM_HEADERS, replay_events
 from nemo_gym.dialects.conversion.streaming import StreamConverter
 from nemo_gym.dialects.conversion.tidy import tidy_chat_request, tidy_responses_request, wants_usage
+from nemo_gym.dialects.conversion.usages import UNKNOWN_USAGE
 
 __all__ = [
     "STREAM_HEADERS",
     "SYSTEM_MINT",
+    "UNKNOWN_USAGE",
     "ConversionError",
     "ConvertedRequest",
     "Mint",
@@ -37,6 +40,7 @@ __all__ = [
     "convert_request",
     "convert_response",
     "custom_tools_as_functions",
+    "is_error",
     "messages_request_to_responses",
     "messages_response_to_responses",
     "replay_events",

@@ -7,7 +7,14 @@ from typing import Any
 from nemo_gym.dialects.conversion.arguments import arguments_text, free_input
 from nemo_gym.dialects.conversion.chat_tools import chat_call
 from nemo_gym.dialects.conversion.citations import annotations_from_chat, chat_annotations
-from nemo_gym.dialects.conversion.envelope import failed_response, is_failed, message_item, response_envelope
+from nemo_gym.dialects.conversion.envelope import (
+    error_of_failed,
+    error_said_in,
+    failed_response,
+    is_failed,
+    message_item,
+    response_envelope,
+)
 from nemo_gym.dialects.conversion.fields import token_fields_of
 from nemo_gym.dialects.conversion.mint import SYSTEM_MINT, Mint
 from nemo_gym.dialects.conversion.namespaces import custom_tool_names, flatten_call, restore_namespaces
@@ -158,10 +165,7 @@ def responses_to_chat_response(
     """
     notes: Notes = []
     if is_failed(response):
-        error = as_object(response.get("error"))
-        message = error.get("message") or f"the model call ended as `{response.get('status')}`"
-        details = {"message": message, "type": "server_error", "param": None, "code": error.get("code")}
-        return {"error": details}, notes
+        return error_said_in("chat", error_of_failed(response)), notes
     writer = _MessageWriter(notes)
     for index, item in enumerate(objects(response.get("output"))):
         writer.add(flatten_call(item), index)

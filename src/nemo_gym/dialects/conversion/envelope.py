@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nemo_gym.dialects.conversion.mint import Mint
-from nemo_gym.dialects.conversion.shapes import as_text
+from nemo_gym.dialects.conversion.shapes import as_object, as_text
+from nemo_gym.dialects.errors import error_body, status_for_error
+from nemo_gym.dialects.names import Dialect
 from nemo_gym.records.codec import JsonObject
 
 _ECHOED = (
@@ -77,6 +79,32 @@ def failed_response(
         "message": str(details.get("message") or "the backend failed"),
     }
     return response
+
+
+def error_said_in(dialect: Dialect, error: JsonObject) -> JsonObject:
+    """Return the error body of a failed Response's error object, with the type that belongs to what it says."""
+    message, code = error.get("message"), error.get("code")
+    return error_body(
+        dialect,
+        status=status_for_error(error),
+        message=message if isinstance(message, str) and message else "the model failed",
+        code=code if isinstance(code, str) else None,
+    )
+
+
+def is_error(dialect: Dialect, answer: JsonObject) -> bool:
+    """Return whether a finished answer in Chat's or Messages' shape is an error object. A Response fails by status."""
+    if dialect == "chat":
+        return bool(answer.get("error")) and not answer.get("choices")
+    return dialect == "messages" and answer.get("type") == "error"
+
+
+def error_of_failed(response: JsonObject) -> JsonObject:
+    """Return the error object of a Response that failed; one that names none gets its status as the message."""
+    error = as_object(response.get("error"))
+    return (
+        error if error.get("message") else {**error, "message": f"the model call ended as `{response.get('status')}`"}
+    )
 
 
 def is_failed(response: JsonObject) -> bool:

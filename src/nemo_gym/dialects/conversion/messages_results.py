@@ -6,7 +6,14 @@ from typing import Any
 
 from nemo_gym.dialects.conversion.arguments import arguments_object, arguments_text
 from nemo_gym.dialects.conversion.citations import annotations_from_citations, citations_from_annotations
-from nemo_gym.dialects.conversion.envelope import failed_response, is_failed, message_item, response_envelope
+from nemo_gym.dialects.conversion.envelope import (
+    error_of_failed,
+    error_said_in,
+    failed_response,
+    is_failed,
+    message_item,
+    response_envelope,
+)
 from nemo_gym.dialects.conversion.mint import SYSTEM_MINT, Mint
 from nemo_gym.dialects.conversion.namespaces import custom_tool_names, flatten_call, restore_namespaces
 from nemo_gym.dialects.conversion.parts import output_text
@@ -35,9 +42,7 @@ def responses_to_messages_response(
     """
     notes: Notes = []
     if is_failed(response):
-        error = as_object(response.get("error"))
-        message = error.get("message") or f"the model call ended as `{response.get('status')}`"
-        return {"type": "error", "error": {"type": "api_error", "message": message}}, notes
+        return error_said_in("messages", error_of_failed(response)), notes
     content: list[JsonObject] = []
     for index, item in enumerate(objects(response.get("output"))):
         blocks = _blocks_of(flatten_call(item), notes)

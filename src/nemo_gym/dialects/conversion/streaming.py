@@ -137,6 +137,8 @@ class StreamConverter:
         mint: Mint = SYSTEM_MINT,
     ) -> None:
         self.notes: Notes = []
+        self.begins_with_fillers = target == "messages"
+        """Whether the stream begins with counts that only fill its shape, before any is known."""
         request, client_request = request or {}, client_request or request or {}
         self._writer: _Writer
         if target == "chat":

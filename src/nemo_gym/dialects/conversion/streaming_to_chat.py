@@ -6,6 +6,7 @@ from typing import Any
 
 from nemo_gym.dialects.conversion.chat_results import responses_to_chat_response, shifted_annotation
 from nemo_gym.dialects.conversion.citations import chat_annotations
+from nemo_gym.dialects.conversion.envelope import error_said_in
 from nemo_gym.dialects.conversion.mint import Mint
 from nemo_gym.dialects.conversion.refusal import Notes
 from nemo_gym.dialects.conversion.replay_frames import DONE, plain_event
@@ -96,8 +97,7 @@ class ChatWriter(CanonicalWriter):
         self.out.append(DONE)
 
     def _fail(self, error: JsonObject) -> None:
-        details = {"message": error.get("message"), "type": "server_error", "param": None, "code": error.get("code")}
-        self.out.append(plain_event({"error": details}))
+        self.out.append(plain_event(error_said_in("chat", error)))
 
     def _chunk(
         self, delta: JsonObject, *, logprobs: list[Any] | None = None, finish: str | None = None, **more: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nemo_gym.dialects.conversion.citations import citations_from_annotations
+from nemo_gym.dialects.conversion.envelope import error_said_in
 from nemo_gym.dialects.conversion.messages_results import responses_to_messages_response
 from nemo_gym.dialects.conversion.reasoning_items import thinking_blocks
 from nemo_gym.dialects.conversion.replay_frames import named_event
@@ -112,9 +113,7 @@ class MessagesWriter(CanonicalWriter):
         self._event({"type": "message_stop"})
 
     def _fail(self, error: JsonObject) -> None:
-        kind = error.get("code")
-        known = kind if isinstance(kind, str) and kind.endswith("_error") and kind != "server_error" else "api_error"
-        self._event({"type": "error", "error": {"type": known, "message": error.get("message")}})
+        self._event(error_said_in("messages", error))
 
     def _start(self, block: JsonObject) -> int:
         index, self._blocks = self._blocks, self._blocks + 1

@@ -8,6 +8,9 @@ from nemo_gym.dialects.conversion.refusal import Notes
 from nemo_gym.dialects.conversion.shapes import as_object
 from nemo_gym.records.codec import JsonObject
 
+UNKNOWN_USAGE = "`usage` is unknown; the zeros in the answer stand for unknown"
+"""The note of an answer whose counts only fill its shape: whoever keeps a record must not take them for counts."""
+
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
@@ -111,7 +114,7 @@ def messages_usage(usage: Any, notes: Notes) -> JsonObject:
     tokens_in = _count(usage.get("input_tokens")) if isinstance(usage, dict) else None
     tokens_out = _count(usage.get("output_tokens")) if isinstance(usage, dict) else None
     if not isinstance(usage, dict) or tokens_in is None or tokens_out is None:
-        notes.append("`usage` is unknown; the zeros in the answer stand for unknown")
+        notes.append(UNKNOWN_USAGE)
         return {"input_tokens": 0, "output_tokens": 0}
     details = as_object(usage.get("input_tokens_details"))
     cached, written = _count(details.get("cached_tokens")), _count(details.get("cache_write_tokens"))
