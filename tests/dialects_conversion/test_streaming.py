@@ -24,7 +24,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<")
 arguments = st.one_of(
     st.dictionaries(texts, st.one_of(st.integers(0, 9), texts), max_size=2).map(json.dumps),
     st.just("{}"),
-    st.just('{"a'),
+    st.sampled_from(['{"a', "[1]", "null", '"x"', "12", "not json", ""]),
 )
 
 
@@ -35,6 +35,8 @@ def answers(draw: st.DrawFn, dialect: str) -> dict[str, Any]:
     if draw(st.booleans()):
         parts = draw(st.lists(texts, min_size=1, max_size=2 if dialect == "responses" else 1))
         item: dict[str, Any] = {"type": "reasoning", "id": "rs_0", "summary": [text_part(text) for text in parts]}
+        if dialect == "responses" and draw(st.booleans()):
+            item["content"] = [{"type": "reasoning_text", "text": draw(texts)}]
         if dialect != "chat" and draw(st.booleans()):
             item["encrypted_content"] = "signed"
         output.append(item)
@@ -152,16 +154,20 @@ def compared(dialect: str, answer: Any) -> Any:
     plain = {}
     for key, value in answer.items():
         if key == "arguments" and isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                pass
+            value = as_value(value)
             if isinstance(value, dict) and set(value) == {"_raw"}:
-                value = value["_raw"]
+                value = as_value(value["_raw"])
         elif key == "created_at" or value is None or (key in _EMPTY_IS_NONE and not value):
             continue
         plain[key] = compared(dialect, value)
     return plain
+
+
+def as_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)

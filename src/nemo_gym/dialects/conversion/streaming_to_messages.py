@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nemo_gym.dialects.conversion.arguments import RAW
 from nemo_gym.dialects.conversion.citations import citations_from_annotations
 from nemo_gym.dialects.conversion.envelope import error_said_in
 from nemo_gym.dialects.conversion.messages_results import responses_to_messages_response
@@ -30,6 +31,7 @@ class MessagesWriter(CanonicalWriter):
     def _begin(self, response: JsonObject) -> None:
         self._of_part: dict[tuple[int, Part], int] = {}
         self._of_call: dict[int, int] = {}
+        self._quoted: set[int] = set()  # calls whose text is sent as one JSON string
         message: JsonObject = {
             "id": response.get("id") or self._mint.new_id("msg"),
             "type": "message",
@@ -50,13 +52,19 @@ class MessagesWriter(CanonicalWriter):
         block: JsonObject = {"type": "tool_use", "id": call_id, "name": item.item.get("name"), "input": {}}
         self._of_call[item.place] = self._start(block)
         if item.kind == "custom_tool_call":
-            self._grow(self._of_call[item.place], {"type": "input_json_delta", "partial_json": '{"input":"'})
+            self._quote(item.place, "input")
+
+    def _quote(self, place: int, key: str) -> None:
+        self._quoted.add(place)
+        self._grow(self._of_call[place], {"type": "input_json_delta", "partial_json": f'{{"{key}":"'})
 
     def _piece(self, item: GrowingItem, part: Part, kind: str, text: str, logprobs: list[Any]) -> None:
         if part[0] == "call":
             index = self._of_call.get(item.place)
             if text and index is not None:
-                piece = text if item.kind == "function_call" else encode(text).decode()[1:-1]
+                if not item.sent.get(part) and item.place not in self._quoted and text.lstrip()[:1] not in ("", "{"):
+                    self._quote(item.place, RAW)  # an input must be an object, and this will be none
+                piece = encode(text).decode()[1:-1] if item.place in self._quoted else text
                 self._grow(index, {"type": "input_json_delta", "partial_json": piece})
             return
         block = self._of_part.get((item.place, part))
@@ -81,7 +89,7 @@ class MessagesWriter(CanonicalWriter):
     def _item_end(self, item: GrowingItem) -> None:
         call = self._of_call.get(item.place)
         if call is not None:
-            if item.kind == "custom_tool_call":
+            if item.place in self._quoted:
                 self._grow(call, {"type": "input_json_delta", "partial_json": '"}'})
             self._stop(call)
         elif item.kind == "reasoning":

@@ -143,8 +143,8 @@ class CanonicalWriter:
         item = self._items.get(_index(event.get("output_index")))
         if item is None:
             item = self._begin_item(event.get("output_index"), _bare_item(kind, event))
-        if item.ended:
-            return
+        if item.ended or (item.kind == "reasoning" and any(sent != group for sent, _ in item.sent)):
+            return  # of thoughts told twice, in a summary and in full, one telling is enough
         text = as_text(event.get("delta"))
         part = (group, _index(event.get(index_key)) if index_key else 0)
         logprobs = as_list(event.get("logprobs"))
