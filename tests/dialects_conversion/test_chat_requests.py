@@ -420,3 +420,32 @@ class TestToResponses:
     def test_what_has_no_counterpart_is_refused(self, body: dict[str, Any]) -> None:
         with pytest.raises(ConversionError):
             chat_request_to_responses(body)
+
+
+@pytest.mark.parametrize("reasoning_key", [None, "reasoning_content"])
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"summary": [], "encrypted_content": "E"}, False),
+        ({"summary": [], "content": None, "encrypted_content": None}, False),
+        ({"summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "E"}, True),
+        ({"summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}, True),
+        ({"summary": [], "reasoning_details": [{"type": "reasoning.encrypted", "data": "E"}]}, True),
+        (
+            {"summary": [], "prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [0.5]},
+            True,
+        ),
+    ],
+)
+def test_a_turn_of_nothing_but_sealed_reasoning_is_no_message(
+    told: dict[str, Any], kept: bool, reasoning_key: str | None
+) -> None:
+    turn = [
+        {"role": "user", "content": "a"},
+        {"type": "reasoning", "id": "r", **told},
+        {"role": "user", "content": "b"},
+    ]
+    body, notes = responses_request_to_chat({"input": turn}, reasoning_key=reasoning_key)
+    assert [message["role"] for message in body["messages"]] == ["user", *(["assistant"] if kept else []), "user"]
+    sealed = "encrypted content of 1 reasoning items dropped: a chat backend reads none"
+    assert notes == ([sealed] if told.get("encrypted_content") else [])

@@ -368,3 +368,50 @@ class TestToMessages:
     def test_empty_text_is_left_out(self) -> None:
         body, _ = to_messages([{"role": "user", "content": "q"}, {"role": "assistant", "content": ""}])
         assert len(body["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "notes"),
+    [
+        ({"top_k": 4, "foo": 1, "speed": "fast"}, ["`top_k` dropped", "`foo` dropped", "`speed` dropped"]),
+        ({"foo": None}, []),
+        ({"stream": True, "stop_sequences": ["x"], "system": "s", "temperature": 1, "top_p": 1}, []),
+        ({"thinking": {"type": "adaptive"}}, ["`thinking` adaptive: left to the model's default"]),
+        ({"thinking": {"type": "disabled"}}, ["`thinking` disabled: left to the model's default"]),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "max"}},
+            ["`thinking.budget_tokens` dropped: `output_config.effort` says how much"],
+        ),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}},
+            [
+                "tools[0] of type `web_search_20250305` dropped: only the provider can run it",
+                "`tool_choice` dropped: all tools were dropped",
+            ],
+        ),
+    ],
+)
+def test_every_field_that_is_not_carried_is_noted(fields: dict[str, Any], notes: list[str]) -> None:
+    body, said = messages_request_to_responses({"model": "m", "max_tokens": 5, "messages": [], **fields})
+    assert said == notes
+    assert "tool_choice" not in body
+
+
+@pytest.mark.parametrize("inside_result", [False, True])
+def test_what_a_document_says_beside_its_content_is_noted(inside_result: bool) -> None:
+    text = {"type": "document", "title": "T", "context": "C", "source": {"type": "text", "data": "x"}}
+    pdf = {"type": "document", "title": "T", "source": {"type": "base64", "media_type": "application/pdf", "data": "x"}}
+    found = {"type": "search_result", "title": "T", "source": "s", "content": [], "citations": {"enabled": True}}
+    blocks = [text, pdf, found]
+    where = "messages[0].content"
+    if inside_result:
+        blocks, where = (
+            [{"type": "tool_result", "tool_use_id": "t", "content": blocks}],
+            "messages[0].content[0].content",
+        )
+    _, notes = messages_request_to_responses({"messages": [{"role": "user", "content": blocks}]})
+    assert notes == [
+        f"{where}[0]: `context` dropped",
+        f"{where}[0]: `title` dropped",
+        f"{where}[2]: `citations` dropped",
+    ]

@@ -11,7 +11,7 @@ from nemo_gym.dialects.conversion.fields import token_fields_of
 from nemo_gym.dialects.conversion.namespaces import flatten_call
 from nemo_gym.dialects.conversion.parts import chat_part
 from nemo_gym.dialects.conversion.reasoning_items import reasoning_texts, think_tags
-from nemo_gym.dialects.conversion.refusal import ConversionError
+from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_text, objects
 from nemo_gym.records.codec import JsonObject
 
@@ -19,8 +19,13 @@ _INPUT_ROLES = ("user", "system", "developer")
 _INSTRUCTION_ROLES = ("system", "developer")
 
 
-def conversation_to_chat(body: JsonObject, *, reasoning_key: str | None = None) -> list[JsonObject]:
-    """Return the messages of `instructions` and `input`; raises ConversionError for an item without a counterpart."""
+def conversation_to_chat(
+    body: JsonObject, notes: Notes | None = None, *, reasoning_key: str | None = None
+) -> list[JsonObject]:
+    """Return the messages of `instructions` and `input`; raises ConversionError for an item without a counterpart.
+
+    What is lost is added to `notes`.
+    """
     given = body.get("input")
     if isinstance(given, str):
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
@@ -30,6 +35,8 @@ def conversation_to_chat(body: JsonObject, *, reasoning_key: str | None = None) 
         if not isinstance(item, dict):
             raise ConversionError(f"{where} is no object", param=where)
         writer.add(flatten_call(item), where)
+    if notes is not None and writer.sealed:
+        notes.append(f"encrypted content of {writer.sealed} reasoning items dropped: a chat backend reads none")
     return _fold_instructions(body.get("instructions"), writer.finish())
 
 
@@ -62,6 +69,8 @@ class _ChatWriter:
         self._reasoning_key = reasoning_key
         self._turn: _AssistantTurn | None = None
         self._tool_images: list[JsonObject] = []
+        self.sealed = 0
+        """How many reasoning items had content that only their maker can read."""
 
     def finish(self) -> list[JsonObject]:
         self._close_turn()
@@ -83,6 +92,7 @@ class _ChatWriter:
             if self._turn is None:
                 self._turn = _AssistantTurn(self._reasoning_key)
             self._turn.add(item, kind, where)
+            self.sealed += kind == "reasoning" and bool(item.get("encrypted_content"))
         elif kind == "message":
             raise ConversionError(f"{where}: a message of role `{role}` cannot be sent to a chat backend", param=where)
         elif kind != "additional_tools":  # those are offered with the tools
@@ -109,9 +119,9 @@ class _ChatWriter:
             self._tool_images = []
 
     def _close_turn(self) -> None:
-        if self._turn is not None:
+        if self._turn is not None and not self._turn.is_empty:  # providers refuse a message that says nothing
             self._messages.append(self._turn.message())
-            self._turn = None
+        self._turn = None
 
 
 def _as_parts(output: Any) -> Iterable[JsonObject]:
@@ -134,6 +144,12 @@ class _AssistantTurn:
         self._refusals: list[str] = []
         self._calls: list[JsonObject] = []
         self._extra: JsonObject = {}
+        self._only_reasoning = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing but reasoning that a chat backend cannot read."""
+        return self._only_reasoning and not (self._reasoning or self._extra or any(self._text))
 
     def add(self, item: JsonObject, kind: str, where: str) -> None:
         if kind == "reasoning":
@@ -142,6 +158,7 @@ class _AssistantTurn:
             self._add_message(item, where)
         else:
             self._calls.append(chat_call(item))
+        self._only_reasoning = self._only_reasoning and kind == "reasoning"
         try:
             self._extra.update(token_fields_of(item))
         except ValueError as error:
@@ -173,6 +190,7 @@ class _AssistantTurn:
         self._calls.extend(objects(item.get("tool_calls")))
 
     def message(self) -> JsonObject:
+        """Return the message."""
         text = "".join(self._text)
         message: JsonObject = {"role": "assistant", "content": text or None}
         if self._reasoning_key is not None and self._reasoning:

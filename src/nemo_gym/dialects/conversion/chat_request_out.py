@@ -36,7 +36,7 @@ def responses_request_to_chat(
     converted: JsonObject = {}
     if body.get("model") is not None:
         converted["model"] = body["model"]
-    converted["messages"] = conversation_to_chat(body, reasoning_key=reasoning_key)
+    converted["messages"] = conversation_to_chat(body, notes, reasoning_key=reasoning_key)
     converted.update({name: body[name] for name in SHARED_SETTINGS if body.get(name) is not None})
     if body.get("max_output_tokens") is not None:
         converted[max_tokens_key or _max_tokens_key(body.get("model"))] = body["max_output_tokens"]

@@ -8,7 +8,13 @@ from nemo_gym.dialects.conversion.arguments import arguments_text
 from nemo_gym.dialects.conversion.citations import annotations_from_citations
 from nemo_gym.dialects.conversion.fields import carry_extra_body, note_dropped
 from nemo_gym.dialects.conversion.messages_tools import tool_choice_to_responses, tools_to_responses
-from nemo_gym.dialects.conversion.parts import document_from_block, image_from_block, input_text, output_text
+from nemo_gym.dialects.conversion.parts import (
+    document_from_block,
+    image_from_block,
+    input_text,
+    note_unsaid,
+    output_text,
+)
 from nemo_gym.dialects.conversion.reasoning_items import thinking_item
 from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_list, as_number, as_object, as_text
@@ -17,7 +23,25 @@ from nemo_gym.records.codec import JsonObject
 TOOL_ERROR_PREFIX = "[tool error] "
 """Marks the answer of a failed tool, which Responses and Chat have no field for, so that the model sees it."""
 
-_DROPPED = ("top_k", "metadata", "service_tier", "context_management", "container", "mcp_servers", "inference_geo")
+_READ = frozenset(
+    [
+        "cache_control",
+        "max_tokens",
+        "messages",
+        "model",
+        "output_config",
+        "output_format",
+        "stop_sequences",
+        "stream",
+        "system",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_p",
+    ]
+)
+"""Fields that are carried or noted on their own; any other is dropped."""
 _EFFORT_OF_BUDGET = ((4096, "low"), (16384, "medium"))
 
 
@@ -45,7 +69,7 @@ def messages_request_to_responses(body: JsonObject) -> tuple[JsonObject, Notes]:
     _reasoning_settings(body, converted, notes)
     if body.get("stop_sequences"):
         carry_extra_body(converted, {"stop": body["stop_sequences"]})
-    note_dropped(notes, body, _DROPPED)
+    note_dropped(notes, body, (name for name in body if name not in _READ))
     if _has_cache_control(body):
         notes.append("`cache_control` dropped")
     return converted, notes
@@ -92,8 +116,7 @@ class _MessageReader:
             self._parts.append(image_from_block(block, where))
         elif kind in ("document", "search_result"):
             self._parts.extend(document_from_block(block, where))
-            if block.get("citations") is not None:
-                self._notes.append(f"{where}: `citations` dropped")
+            note_unsaid(self._notes, block, self._parts[-1:], where)
         elif kind == "tool_use":
             self._add(
                 {
@@ -148,6 +171,7 @@ def _tool_output(block: JsonObject, where: str, notes: Notes) -> str | list[Json
             parts.append(image_from_block(inner, at))
         elif kind in ("document", "search_result"):
             parts.extend(document_from_block(inner, at))
+            note_unsaid(notes, inner, parts[-1:], at)
         else:
             notes.append(f"{at} of type `{kind}` dropped")
     if all(part["type"] == "input_text" for part in parts):
@@ -164,8 +188,10 @@ def _reasoning_settings(body: JsonObject, converted: JsonObject, notes: Notes) -
         budget = as_number(thinking.get("budget_tokens"))
         effort = next((name for limit, name in _EFFORT_OF_BUDGET if budget <= limit), "high")
         notes.append(f"`thinking.budget_tokens` became reasoning effort `{effort}`")
-    if thinking.get("type") == "disabled" and effort is None:
-        notes.append("`thinking` disabled: left to the model's default")
+    elif thinking.get("budget_tokens") is not None:
+        notes.append("`thinking.budget_tokens` dropped: `output_config.effort` says how much")
+    if thinking.get("type") not in (None, "enabled") and effort is None:
+        notes.append(f"`thinking` {thinking['type']}: left to the model's default")
     if effort is not None:
         converted["reasoning"] = {"effort": effort}
     output_format = output_config.get("format") or body.get("output_format")

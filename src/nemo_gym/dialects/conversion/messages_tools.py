@@ -46,7 +46,9 @@ def tool_choice_to_responses(body: JsonObject, converted: JsonObject, notes: Not
         return
     if choice.get("disable_parallel_tool_use") is not None:
         converted["parallel_tool_calls"] = not choice["disable_parallel_tool_use"]
-    if choice.get("type") != "tool":
+    if choice.get("type") == "any" and body.get("tools") and not converted.get("tools"):
+        notes.append("`tool_choice` dropped: all tools were dropped")
+    elif choice.get("type") != "tool":
         converted["tool_choice"] = _MODES_TO_RESPONSES.get(str(choice.get("type")), "auto")
     elif any(tool["name"] == choice.get("name") for tool in converted.get("tools", ())):
         converted["tool_choice"] = {"type": "function", "name": choice.get("name")}

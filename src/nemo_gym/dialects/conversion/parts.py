@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Any
 
-from nemo_gym.dialects.conversion.refusal import ConversionError
+from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_object, as_text, objects
 from nemo_gym.records.codec import JsonObject
 
@@ -67,6 +67,14 @@ def document_from_block(block: JsonObject, where: str) -> list[JsonObject]:
     if kind == "file":
         return [{"type": "input_file", "file_id": source.get("file_id")}]
     raise ConversionError(f"{where}: a document with source `{kind}` ({media}) has no counterpart", param=where)
+
+
+def note_unsaid(notes: Notes, block: JsonObject, parts: list[JsonObject], where: str) -> None:
+    """Note what a `document` or `search_result` block says beside its content and `parts` do not."""
+    names = ["citations", "context"]
+    if block.get("type") == "document" and not any("filename" in part for part in parts):
+        names.append("title")
+    notes.extend(f"{where}: `{name}` dropped" for name in names if block.get(name) is not None)
 
 
 def _document_content(content: Any, where: str) -> list[JsonObject]:
