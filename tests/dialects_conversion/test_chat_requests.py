@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.dialects.conversion import ConversionError, chat_request_to_responses, responses_request_to_chat
+from nemo_gym.dialects.conversion import (
+    ConversionError,
+    chat_request_to_responses,
+    convert_request,
+    responses_request_to_chat,
+)
 from nemo_gym.dialects.conversion.fields import CHAT_FIELDS, RESPONSES_FIELDS
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -449,3 +454,21 @@ def test_a_turn_of_nothing_but_sealed_reasoning_is_no_message(
     assert [message["role"] for message in body["messages"]] == ["user", *(["assistant"] if kept else []), "user"]
     sealed = "encrypted content of 1 reasoning items dropped: a chat backend reads none"
     assert notes == ([sealed] if told.get("encrypted_content") else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "notes"),
+    [
+        ({"min_p": 0.1, "foo": None, "audio": {}}, ["`min_p` dropped", "`audio` dropped"]),
+        ({"modalities": ["text"], "repetition_penalty": 1}, ["`modalities` dropped", "`repetition_penalty` dropped"]),
+        ({"n": 1, "stream": True, "stream_options": {}, "seed": 1, "top_k": 2, "user": "u", "temperature": 0}, []),
+    ],
+)
+def test_every_field_of_a_chat_request_that_is_not_carried_is_noted(fields: dict[str, Any], notes: list[str]) -> None:
+    assert chat_request_to_responses({"model": "m", "messages": [], **fields})[1] == notes
+
+
+def test_top_k_reaches_a_messages_backend() -> None:
+    sent = convert_request({"messages": [{"role": "user", "content": "x"}], "top_k": 3}, "chat", "messages")
+    assert sent.body["top_k"] == 3
+    assert not any("top_k" in note for note in sent.notes)

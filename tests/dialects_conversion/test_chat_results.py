@@ -234,3 +234,24 @@ class TestToChat:
 
     def test_usage_is_absent_when_unknown(self) -> None:
         assert self.convert()[0]["usage"] is None
+
+
+def test_the_choice_with_index_0_is_the_answer_wherever_it_stands() -> None:
+    choices = [
+        {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for index, text in ((1, "second"), (0, "first"))
+    ]
+    response, notes = chat_response_to_responses({"choices": choices}, request={})
+    assert response["output"][0]["content"][0]["text"] == "first"
+    assert notes == ["1 further choices dropped"]
+
+
+@pytest.mark.parametrize("place", ["usage", "x_groq", "choice"])
+def test_usage_is_found_where_providers_put_it(place: str) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    choice: dict[str, Any] = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
+    completion: dict[str, Any] = {"choices": [choice]}
+    holder = {"usage": completion, "x_groq": completion.setdefault("x_groq", {}), "choice": choice}[place]
+    holder["usage"] = usage
+    response, _ = chat_response_to_responses(completion, request={})
+    assert (response["usage"]["input_tokens"], response["usage"]["total_tokens"]) == (5, 7)

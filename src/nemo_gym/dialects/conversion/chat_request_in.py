@@ -18,10 +18,35 @@ from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_object, as_text, objects
 from nemo_gym.records.codec import JsonObject, encode
 
-_CARRIED = ("stop", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "thinking", "output_config")
+_CARRIED = ("stop", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "thinking", "output_config", "top_k")
 """Settings that Responses lacks; they reach a chat backend through `metadata.extra_body`."""
 
-_DROPPED = ("audio", "modalities", "prediction", "web_search_options", "moderation")
+_READ = frozenset(
+    [
+        "chat_template_kwargs",
+        "function_call",
+        "functions",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "metadata",
+        "model",
+        "n",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "response_format",
+        "stream",
+        "stream_options",
+        "tool_choice",
+        "tools",
+        "verbosity",
+        *SHARED_SETTINGS,
+        *_CARRIED,
+    ]
+)
+"""Fields that are carried; any other is dropped."""
+
 _LOGPROBS_INCLUDE = "message.output_text.logprobs"
 
 
@@ -59,7 +84,7 @@ def chat_request_to_responses(body: JsonObject) -> tuple[JsonObject, Notes]:
     if body.get(CHAT_TEMPLATE_KWARGS) is not None:
         kwargs = encode(body[CHAT_TEMPLATE_KWARGS]).decode()
         converted["metadata"] = {**as_object(converted.get("metadata")), CHAT_TEMPLATE_KWARGS: kwargs}
-    note_dropped(notes, body, _DROPPED)
+    note_dropped(notes, body, (name for name in body if name not in _READ))
     return converted, notes
 
 

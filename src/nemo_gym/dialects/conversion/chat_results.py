@@ -23,6 +23,7 @@ from nemo_gym.dialects.conversion.reasoning_items import cut_think_tags, reasoni
 from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_list, as_object, as_text, objects
 from nemo_gym.dialects.conversion.usages import chat_usage, usage_from_chat
+from nemo_gym.dialects.usage import usage_of
 from nemo_gym.records.codec import JsonObject
 
 _KNOWN_FINISHES = ("stop", "length", "content_filter", "tool_calls", "function_call")
@@ -46,7 +47,7 @@ def chat_response_to_responses(
         return failed_response(request, completion["error"], mint=mint, model=model), notes
     if len(choices) > 1:
         notes.append(f"{len(choices) - 1} further choices dropped")
-    choice = choices[0] if choices else {}
+    choice = next((one for one in choices if one.get("index") == 0), choices[0] if choices else {})
     native = choice.get("finish_reason")
     if native not in _KNOWN_FINISHES:
         notes.append(f"finish reason `{native}` is unknown: taken as completed")
@@ -60,7 +61,7 @@ def chat_response_to_responses(
         created_at=completion.get("created"),
         model=model,
         finish=finish,
-        usage=usage_from_chat(completion.get("usage"), notes),
+        usage=usage_from_chat(usage_of(completion), notes),
     )
     response["native_finish_reason"] = native
     response.update({name: completion[name] for name in _KEPT if completion.get(name) is not None})
