@@ -1,7 +1,7 @@
 """Streaming content decoders for the copy of a body that is read; the bytes that pass are never touched.
 
-Source: rule 1 of the framing rules. `gzip`, `deflate` (with and without the zlib header), `zstd`, and `br` when a
-Brotli module is installed; codings in a list are undone last first.
+Source: rule 1 of the framing rules. `gzip`, `deflate` (with and without the zlib header), `zstd`, and `br`; codings in
+a list are undone last first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any, Protocol
 
 _STEP = 1 << 16
 """Decoded bytes produced at a time, so that a small body cannot blow up memory at once."""
+
+_SLICE = 256
+"""Encoded bytes given at a time to a decoder that cannot be told how much to produce: a few MiB come of them."""
 
 UNSUPPORTED = "content_encoding_unsupported"
 BROKEN = "content_encoding_broken"
@@ -66,12 +69,31 @@ class _Module:
         self._call, self._errors = call, errors
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        try:
-            piece = self._call(chunk)
-        except self._errors as error:
-            raise ValueError(str(error)) from error
-        if piece:
-            yield bytes(piece)
+        for at in range(0, len(chunk), _SLICE):
+            try:
+                piece = self._call(chunk[at : at + _SLICE])
+            except self._errors as error:
+                raise ValueError(str(error)) from error
+            if piece:
+                yield bytes(piece)
+
+
+class _Brotli:
+    """Brotli, whose decoder produces what it is allowed to and keeps the rest for the next call."""
+
+    def __init__(self, inner: Any, error: type[Exception]) -> None:
+        self._inner, self._error = inner, error
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        piece = waiting = chunk
+        while piece or not self._inner.can_accept_more_data():
+            try:
+                piece = self._inner.process(waiting, output_buffer_limit=_STEP)
+            except self._error as error:
+                raise ValueError(str(error)) from error
+            waiting = b""
+            if piece:
+                yield piece
 
 
 def _zstd() -> Decoder:
@@ -89,6 +111,8 @@ def _brotli() -> Decoder | None:
         except ImportError:
             continue
         inner = module.Decompressor()
+        if hasattr(inner, "can_accept_more_data"):
+            return _Brotli(inner, module.error)
         return _Module(getattr(inner, "process", None) or inner.decompress, (module.error,))
     return None
 
