@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.capture import bodies, build_model_call_record, writer
+from nemo_gym.capture import bodies, build_model_call_record, read_model_call_records, writer
 from nemo_gym.capture.bodies import KeptBytes
 from nemo_gym.capture.spill import Spill
 
@@ -107,3 +107,38 @@ def test_spilled_lines_come_back_as_they_were() -> None:
     places = [spill.put(line) for line in lines]
     assert [spill.take(place) for place in reversed(places)] == lines[::-1]
     assert spill.take(spill.put(b"again")) == b"again"
+
+
+@pytest.mark.parametrize("frames", [0, 80, 300])
+@pytest.mark.parametrize("depth", [800, 930, 960, 990, 1200])
+async def test_a_deep_body_is_readable_wherever_it_is_read_from(
+    captured: Any, tools: Any, depth: int, frames: int
+) -> None:
+    body = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+    app = captured(tools.json_app(body))
+    await app.call("/ng-rollout/0-0/v1/responses", [body])
+
+    def read(more: int) -> Any:
+        if more:
+            return read(more - 1)
+        return app.lines()[0], read_model_call_records(app.store, "0-0")[0]
+
+    line, record = read(frames)
+    for name in ("request", "response"):
+        assert (line[name] is None) == (f"{name}_raw" in line), "an object, or else its text"
+        assert (getattr(record, name) is None) == (line[name] is None)
+
+
+@pytest.mark.parametrize("digits", [20, 400, 4300, 4301, 100_000])
+@pytest.mark.parametrize("sign", ["", "-"])
+async def test_a_number_of_any_length_loses_no_line(captured: Any, tools: Any, digits: int, sign: str) -> None:
+    body = f'{{"model":"m","n":{sign}{"9" * digits}}}'.encode()
+    app = captured(tools.json_app(body))
+    answer = await app.call("/ng-rollout/0-0/v1/responses", [body])
+    assert answer.body == body
+    record = read_model_call_records(app.store, "0-0")[0]
+    assert record.request == record.response
+    assert record.response is not None
+    assert record.response["model"] == "m"
+    if digits <= 4300:
+        assert record.response["n"] == int(sign + "9" * digits)

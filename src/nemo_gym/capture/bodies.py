@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from nemo_gym.dialects.decoding import content_decoder
-from nemo_gym.records.codec import JsonObject, encode
+from nemo_gym.records.codec import JsonObject, encode, integer_of
 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 _PIECE = 1 << 20
@@ -138,7 +138,7 @@ class KeptBytes:
 def _object_bytes_slowly(body: bytes, notes: list[str], name: str) -> bytes | None:
     not_finite: list[str] = []
     try:
-        value = json.loads(body, parse_constant=not_finite.append)
+        value = json.loads(body, parse_constant=not_finite.append, parse_int=integer_of)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):

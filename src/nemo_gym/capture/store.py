@@ -17,7 +17,7 @@ from nemo_gym.capture import archive, files, open_calls
 from nemo_gym.capture.open_calls import OpenCall
 from nemo_gym.errors import DataError
 from nemo_gym.records import identity
-from nemo_gym.records.codec import JsonObject, encode_line
+from nemo_gym.records.codec import JsonObject, decode, encode_line, integer_of
 
 _LOG = logging.getLogger(__name__)
 DATA_SUFFIX = ".capture.jsonl"
@@ -252,9 +252,9 @@ def decode_exchange(line: bytes) -> JsonObject:
         value: Any = _decode(line)  # as fast as any, and exact for integers of any size
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            value = json.loads(line, parse_constant=_null)
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+            value = json.loads(line, parse_constant=_null, parse_int=integer_of)
+        except RecursionError:
+            value = decode(line)  # takes what whoever wrote the line had the stack for
         except UnicodeDecodeError as error:
             raise ValueError("not UTF-8") from error
         except ValueError as error:

@@ -19,7 +19,7 @@ from nemo_gym.dialects.names import Dialect
 from nemo_gym.dialects.repeats import LONGEST_TEXT, Repeat
 from nemo_gym.dialects.sse import SENTINEL, SseEvent, SseParser
 from nemo_gym.dialects.tool_calls import has_unparsable_arguments
-from nemo_gym.records.codec import JsonObject, JsonValue
+from nemo_gym.records.codec import JsonObject, JsonValue, integer_of
 
 Terminal: TypeAlias = Literal["complete", "clean_eof", "incomplete", "error"]
 
@@ -294,9 +294,9 @@ class StreamAccumulator:
             self._note("invalid_utf8")
         constants: list[str] = []
         try:
-            value = json.loads(text, parse_constant=constants.append)
+            value = json.loads(text, parse_constant=constants.append, parse_int=integer_of)
         except ValueError:
-            value = json.loads(text, parse_constant=constants.append, strict=False)
+            value = json.loads(text, parse_constant=constants.append, parse_int=integer_of, strict=False)
             self._note("control_character")
         if constants:
             self._note("non_finite_number")

@@ -89,7 +89,7 @@ def _decode_slowly(data: bytes | str) -> JsonValue:
         return orjson.loads(data)  # takes what is nested a little deeper
     except orjson.JSONDecodeError as error:
         try:
-            return json.loads(data, parse_constant=_refuse_constant)
+            return json.loads(data, parse_constant=_refuse_constant, parse_int=integer_of)
         except RecursionError:
             raise ValueError("nested too deeply") from error
         except UnicodeDecodeError:
@@ -104,6 +104,14 @@ def decode_object(data: bytes | str) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
     return value
+
+
+def integer_of(text: str) -> int | float:
+    """Return a JSON integer; one of thousands of digits, which no reader converts, is infinity, as `1e999` is."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _refuse_constant(name: str) -> JsonValue:
