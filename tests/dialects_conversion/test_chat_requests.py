@@ -461,6 +461,12 @@ def test_a_turn_of_nothing_but_sealed_reasoning_is_no_message(
     [
         ({"min_p": 0.1, "foo": None, "audio": {}}, ["`min_p` dropped", "`audio` dropped"]),
         ({"modalities": ["text"], "repetition_penalty": 1}, ["`modalities` dropped", "`repetition_penalty` dropped"]),
+        ({"messages": [{"role": "user", "name": "bob", "content": "x"}]}, ["`name` of messages dropped"]),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},
+            ["`cache_control` dropped"],
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"cache_control": {}}}}]}, []),
         ({"n": 1, "stream": True, "stream_options": {}, "seed": 1, "top_k": 2, "user": "u", "temperature": 0}, []),
     ],
 )

@@ -358,3 +358,25 @@ def test_namespaces_and_custom_tools_are_mapped_back_while_streaming() -> None:
     back = StreamConverter("responses", "messages", mint=MINT)
     content = accumulated("messages", back.feed(stream) + back.finish())["content"]
     assert content == blocks
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
+@pytest.mark.parametrize("kind", ["completed", "incomplete"])
+@pytest.mark.parametrize("target", ["chat", "messages"])
+def test_a_terminal_event_whose_response_holds_an_error_ends_the_stream_in_it(target, kind, status) -> None:
+    response = {
+        "id": "r",
+        "object": "response",
+        "status": status,
+        "output": [],
+        "error": {"code": "c", "message": "no"},
+    }
+    converter = StreamConverter("responses", target, mint=MINT)
+    event = {"type": f"response.{kind}", "response": response}
+    sent = converter.feed(b"data: " + json.dumps(event).encode() + b"\n\n") + converter.finish()
+    accumulator = make_accumulator(target)
+    accumulator.feed(sent)
+    accumulator.finish()
+    assert accumulator.terminal == "error"
+    assert accumulator.stream_error is not None
+    assert accumulator.stream_error["message"] == "no"

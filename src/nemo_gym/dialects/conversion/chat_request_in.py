@@ -9,6 +9,7 @@ from nemo_gym.dialects.conversion.fields import (
     CHAT_TEMPLATE_KWARGS,
     SHARED_SETTINGS,
     carry_extra_body,
+    note_cache_control,
     note_dropped,
     token_fields_of,
 )
@@ -85,6 +86,9 @@ def chat_request_to_responses(body: JsonObject) -> tuple[JsonObject, Notes]:
         kwargs = encode(body[CHAT_TEMPLATE_KWARGS]).decode()
         converted["metadata"] = {**as_object(converted.get("metadata")), CHAT_TEMPLATE_KWARGS: kwargs}
     note_dropped(notes, body, (name for name in body if name not in _READ))
+    note_cache_control(notes, body)
+    if any(message.get("name") and message.get("role") != "function" for message in objects(messages)):
+        notes.append("`name` of messages dropped")
     return converted, notes
 
 

@@ -132,6 +132,12 @@ def note_dropped(notes: Notes, body: Mapping[str, Any], names: Iterable[str]) ->
     notes.extend(f"`{name}` dropped" for name in names if body.get(name) is not None)
 
 
+def note_cache_control(notes: Notes, body: JsonObject) -> None:
+    """Note, once, that a request marks what to cache."""
+    if _has_cache_control(body):
+        notes.append("`cache_control` dropped")
+
+
 def token_fields_of(source: Mapping[str, Any]) -> JsonObject:
     """Return the token-id fields of a message or item; {} when it has none. Raises ValueError when some are missing."""
     given = {name: source[name] for name in TOKEN_FIELDS if source.get(name) is not None}
@@ -143,3 +149,15 @@ def token_fields_of(source: Mapping[str, Any]) -> JsonObject:
     if source.get(OPTIONAL_TOKEN_FIELD) is not None:
         given[OPTIONAL_TOKEN_FIELD] = source[OPTIONAL_TOKEN_FIELD]
     return given
+
+
+def _has_cache_control(value: Any) -> bool:
+    """Look where clients put it, not into tool arguments and schemas."""
+    if isinstance(value, dict):
+        if "cache_control" in value:
+            return True
+        value = [value.get(key) for key in ("system", "messages", "content", "tools")]
+    elif not isinstance(value, list):
+        return False
+    # Most of what stands there is text, which is not worth a call.
+    return any(_has_cache_control(item) for item in value if type(item) is dict or type(item) is list)

@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_gym.dialects.conversion.arguments import arguments_text
 from nemo_gym.dialects.conversion.citations import annotations_from_citations
-from nemo_gym.dialects.conversion.fields import carry_extra_body, note_dropped
+from nemo_gym.dialects.conversion.fields import carry_extra_body, note_cache_control, note_dropped
 from nemo_gym.dialects.conversion.messages_tools import tool_choice_to_responses, tools_to_responses
 from nemo_gym.dialects.conversion.parts import (
     document_from_block,
@@ -70,8 +70,7 @@ def messages_request_to_responses(body: JsonObject) -> tuple[JsonObject, Notes]:
     if body.get("stop_sequences"):
         carry_extra_body(converted, {"stop": body["stop_sequences"]})
     note_dropped(notes, body, (name for name in body if name not in _READ))
-    if _has_cache_control(body):
-        notes.append("`cache_control` dropped")
+    note_cache_control(notes, body)
     return converted, notes
 
 
@@ -198,15 +197,3 @@ def _reasoning_settings(body: JsonObject, converted: JsonObject, notes: Notes) -
     if isinstance(output_format, dict) and output_format.get("type") == "json_schema":
         schema = {"type": "json_schema", "name": "output", "schema": output_format.get("schema"), "strict": True}
         converted["text"] = {"format": schema}
-
-
-def _has_cache_control(value: Any) -> bool:
-    """Look where clients put it, not into tool arguments and schemas."""
-    if isinstance(value, dict):
-        if "cache_control" in value:
-            return True
-        value = [value.get(key) for key in ("system", "messages", "content", "tools")]
-    elif not isinstance(value, list):
-        return False
-    # Most of what stands there is text, which is not worth a call.
-    return any(_has_cache_control(item) for item in value if type(item) is dict or type(item) is list)

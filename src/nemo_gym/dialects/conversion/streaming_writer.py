@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nemo_gym.dialects.conversion.envelope import error_of_failed, is_failed
 from nemo_gym.dialects.conversion.mint import Mint
 from nemo_gym.dialects.conversion.namespaces import flatten_call
 from nemo_gym.dialects.conversion.refusal import Notes
@@ -95,6 +96,9 @@ class CanonicalWriter:
                 self._notes.append(f"output[{index}]: annotations that came after their text dropped")
             self._end_item(index, item)
         self._ended = True
+        if is_failed(response):  # whatever its status says, an answer with an error object is none
+            self._fail(error_of_failed(response))
+            return
         usage = response.get("usage")
         self.usage = usage if isinstance(usage, dict) else None
         self._end(response)
