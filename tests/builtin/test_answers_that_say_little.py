@@ -13,6 +13,7 @@ from backends import BODIES, DIALECTS, PATHS, RESPONSE, accumulated, client_of, 
 from served_models import last_line, model_server, records
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+from nemo_gym.builtin.responses_api_models.scripted_model.app import ScriptedModel
 from nemo_gym.dialects.conversion import replay_events
 
 STREAMED = {"Content-Type": "text/event-stream"}
@@ -139,6 +140,16 @@ def test_a_server_that_counts_nothing_is_recorded_so_in_messages(tmp_path, strea
     else:
         record = records(tmp_path, "r-0")[-1]
         assert (record.tokens_in, record.tokens_out, record.cached_tokens) == (5, 2, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_script_without_counts_is_recorded_so_in_messages_and_says_what_it_left_out(tmp_path, stream) -> None:
+    script = tmp_path / "scripts.yaml"
+    script.write_text("scripts: [{name: s, steps: [{text: hi, usage: null}]}]")
+    with client_of(model_server(ScriptedModel, captures=tmp_path / "own", scripts_fpath=str(script))) as http:
+        http.post(f"/ng-rollout/r-0{PATHS['messages']}", json={**BODIES["messages"], "stream": stream, "top_k": 4})
+    check_unknown(tmp_path / "own")
+    assert "`top_k` dropped" in last_line(tmp_path / "own", "r-0")["conversion_notes"]
 
 
 def check_unknown(captures: Path) -> None:

@@ -139,9 +139,30 @@ def test_a_prompt_that_is_too_long_is_a_length_stop_unless_errors_are_wanted(ser
     assert strict.post("/v1/responses", json={"input": "hi"}).status_code == 400
 
 
-def test_another_400_is_no_overflow(served, backend) -> None:
-    backend.answer("/v1/chat/completions", (400, {"error": {"message": "max_tokens must be positive"}}, {}))
-    assert vllm(served, f"{backend.url}/v1").post("/v1/responses", json={"input": "hi"}).status_code == 400
+@pytest.mark.parametrize(
+    ("said", "overflow"),
+    [
+        ({"error": {"code": "context_length_exceeded", "message": "no"}}, True),
+        ({"error": {"type": "exceed_context_size_error", "code": 400}}, True),
+        ({"error": {"message": "The input (9 tokens) is longer than the model's context length (8 tokens)."}}, True),
+        ({"error": {"message": "The decoder prompt (length 9) is longer than the maximum model length of 8."}}, True),
+        ({"error": {"message": "The prompt (total length 9) is too long to fit into the model"}}, True),
+        ({"error": {"message": "The input token count (9) exceeds the maximum number of tokens allowed (8)."}}, True),
+        ({"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}, True),
+        ({"object": "error", "message": "This model's maximum context length is 8 tokens"}, True),
+        ({"detail": "This model's maximum context length is 8 tokens"}, True),
+        ({"error": "This model's maximum context length is 8 tokens"}, True),
+        ({"error": {"message": "max_tokens must be positive"}}, False),
+        ({"error": {"message": "`context length` is no parameter"}}, False),
+        ({"error": {"message": "the name is too long", "code": ["context_length_exceeded"], "type": {}}}, False),
+        ({"detail": [{"msg": "maximum context length"}]}, False),
+    ],
+)
+def test_an_overflow_is_told_by_its_code_or_a_known_phrase(served, backend, said, overflow) -> None:
+    backend.answer("/v1/chat/completions", (400, said, {}))
+    answer = vllm(served, f"{backend.url}/v1").post("/v1/responses", json={"input": "hi"})
+    assert answer.status_code == (200 if overflow else 400)
+    assert not overflow or answer.json()["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
 def test_an_answer_that_is_no_json_object_is_a_bad_gateway(served, backend) -> None:

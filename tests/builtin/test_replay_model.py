@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,6 @@ def test_what_was_never_captured_is_a_clear_404(captured, tmp_path, dialect, str
 
 def test_recorded_timing_waits_as_the_model_did(captured) -> None:
     capture = next(captured.rglob("0-0.capture.jsonl"))
-    import json
-
     lines = [json.loads(line) for line in capture.read_text().splitlines()]
     for line in lines:
         line["latency_ms"], line["latency_ttft_ms"] = 300.0, 100.0
@@ -107,3 +106,27 @@ def test_a_folder_without_captures_stops_the_start(tmp_path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match="captures_fpath"):
             replaying(path)
+
+
+@pytest.mark.parametrize("ending", [{"error_category": "cancelled"}, {"error_category": "stream_truncated"}])
+def test_an_answer_that_was_cut_is_not_replayed_as_a_whole_one(captured, ending) -> None:
+    capture = next(captured.rglob("0-0.capture.jsonl"))
+    whole = capture.read_text().splitlines()[0]
+    cut = {**json.loads(whole), **ending, "stream": True, "terminal": None, "started_at": 1.0}
+    cut["response"]["choices"][0] |= {"message": {"role": "assistant", "content": "answ"}, "finish_reason": None}
+    capture.write_text(json.dumps(cut) + "\n" + whole + "\n")
+    with replaying(capture) as http:
+        answer = http.post(f"/ng-rollout/0-0{PATHS['chat']}", json=BODIES["chat"])
+    assert text_in("chat", answer.json()) == "answer 0 of 0-0"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+def test_a_recorded_response_that_failed_is_an_error_in_other_dialects(backend, tmp_path, dialect, stream) -> None:
+    failed = {**said_in("responses"), "status": "failed", "error": {"code": "rate_limit_exceeded", "message": "slow"}}
+    backend.answer(PATHS["responses"], failed)
+    with client_of(front("responses", backend.url, captures=tmp_path)) as http:
+        http.post(f"/ng-rollout/0-0{PATHS['responses']}", json=BODIES["responses"])
+    with replaying(tmp_path) as http:
+        answer = http.post(f"/ng-rollout/0-0{PATHS[dialect]}", json={**BODIES[dialect], "stream": stream})
+    assert (answer.status_code, error_of(dialect, answer.json())["message"]) == (429, "slow")

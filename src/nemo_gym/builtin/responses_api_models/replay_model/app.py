@@ -25,7 +25,8 @@ from nemo_gym.capture.correlation import current_rollout_id
 from nemo_gym.dialects import Dialect, conversion
 from nemo_gym.records import codec, keys
 from nemo_gym.servers.answers import json_answer
-from nemo_gym.servers.upstream import error_answer
+from nemo_gym.servers.stream_conversion import report_conversion
+from nemo_gym.servers.upstream import error_answer, error_said
 
 
 class ReplayModelConfig(BaseResponsesAPIModelConfig):
@@ -85,8 +86,9 @@ class ReplayModel(SimpleResponsesAPIModel):
             client_request=body,
             requested_model=body.get("model"),
         )
-        if notes:
-            report_execution(request, conversion_notes=notes)
+        report_conversion(request, notes)
+        if call.dialect != dialect and conversion.is_error(dialect, answer):
+            return error_said(dialect, answer)
         if not body.get("stream"):
             return json_answer(codec.encode(answer))
         events = list(conversion.replay_events(dialect, answer, include_usage=conversion.wants_usage(body)))

@@ -96,8 +96,8 @@ def _calls_of(path: Path) -> Iterator[tuple[dict[str, Any], RecordedCall]]:
         failed = isinstance(error, dict)
         if failed:
             response = {"error": error}
-        if not isinstance(response, dict):
-            continue  # the client left, or nothing answered: there is nothing to say again
+        if not isinstance(response, dict) or (line.get("stream") and line.get("terminal") is None):
+            continue  # the client left, or the answer was cut, or there was none: there is nothing whole to say again
         status = line.get("client_status_code") or line.get("status_code") or 200
         latency = _seconds(line.get("latency_ms"))
         yield (

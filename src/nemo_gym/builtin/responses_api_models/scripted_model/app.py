@@ -12,7 +12,6 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import Field, PrivateAttr
 from starlette.requests import Request
-from starlette.responses import Response
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
 from nemo_gym.builtin.responses_api_models.openai_model.extra_body import extra_body_of
@@ -29,6 +28,7 @@ from nemo_gym.dialects import Dialect, conversion
 from nemo_gym.global_config import component_search_roots
 from nemo_gym.records import codec
 from nemo_gym.servers.event_stream import EventStream
+from nemo_gym.servers.stream_conversion import report_conversion
 from nemo_gym.servers.upstream import UpstreamError
 
 SHIPPED_SCRIPTS = Path(__file__).parent / "scripts" / "default.yaml"
@@ -59,12 +59,14 @@ class ScriptedModel(SimpleResponsesAPIModel):
 
     async def chat_completions(self, request: Request, body: dict[str, Any]) -> Any:
         """Play a Chat Completions call."""
-        converted, _notes = conversion.chat_request_to_responses(body)
+        converted, notes = conversion.chat_request_to_responses(body)
+        report_conversion(request, notes)
         return await self._play("chat", request, converted, body)
 
     async def messages(self, request: Request, body: dict[str, Any]) -> Any:
         """Play a Messages call."""
-        converted, _notes = conversion.messages_request_to_responses(body)
+        converted, notes = conversion.messages_request_to_responses(body)
+        report_conversion(request, notes)
         return await self._play("messages", request, converted, body)
 
     async def _play(self, dialect: Dialect, request: Request, asked: dict[str, Any], body: dict[str, Any]) -> Any:
@@ -78,25 +80,21 @@ class ScriptedModel(SimpleResponsesAPIModel):
         if outcome.error is not None:
             raise _scripted_failure(outcome.error, self.config.name)
         response = response_for(outcome, chosen, asked, model=self.config.model_name)
-        if body.get("stream"):
-            return self._stream(dialect, response, outcome, body)
+        finished = self._said_in(dialect, response, request)
+        if not body.get("stream"):
+            return finished
+        events = conversion.replay_events(dialect, finished, include_usage=conversion.wants_usage(body))
+        return EventStream(_paced(events, outcome))
+
+    def _said_in(self, dialect: Dialect, response: dict[str, Any], request: Request) -> dict[str, Any]:
         if dialect == "responses":
             return response
         convert = (
             conversion.responses_to_chat_response if dialect == "chat" else conversion.responses_to_messages_response
         )
-        return convert(response, requested_model=self.config.model_name)[0]
-
-    def _stream(self, dialect: Dialect, response: dict[str, Any], outcome: Outcome, body: dict[str, Any]) -> Response:
-        if dialect == "chat":
-            finished = conversion.responses_to_chat_response(response, requested_model=self.config.model_name)[0]
-        elif dialect == "messages":
-            finished = conversion.responses_to_messages_response(response, requested_model=self.config.model_name)[0]
-        else:
-            finished = response
-        options = body.get("stream_options")
-        include_usage = isinstance(options, dict) and options.get("include_usage") is True
-        return EventStream(_paced(conversion.replay_events(dialect, finished, include_usage=include_usage), outcome))
+        finished, notes = convert(response, requested_model=self.config.model_name)
+        report_conversion(request, notes)
+        return finished
 
     def _outcome(self, request: Request, chosen: Chosen, asked: dict[str, Any]) -> Outcome:
         """Return what this try of the step comes to; tries are counted per rollout, else per conversation."""

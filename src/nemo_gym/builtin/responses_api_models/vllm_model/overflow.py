@@ -13,7 +13,8 @@ from nemo_gym.servers.upstream import UpstreamError
 _CODES = {"context_length_exceeded", "exceed_context_size_error"}
 _PHRASES = re.compile(
     r"maximum context length|context length (?:of|is)|exceeds? the (?:available |model'?s? )?(?:maximum )?context"
-    r"|longer than the (?:model'?s? )?(?:maximum )?(?:context|model) length",
+    r"|longer than the (?:model'?s? )?(?:maximum )?(?:context|model) length"
+    r"|(?:prompt|input) is too long\b|too long to fit into the model|token count .{0,40}exceeds the maximum number",
     re.IGNORECASE,
 )
 
@@ -27,9 +28,9 @@ def is_context_overflow(error: UpstreamError) -> bool:
     except ValueError:
         return False
     inner = body.get("error") if isinstance(body.get("error"), dict) else body
-    if {inner.get("code"), inner.get("type")} & _CODES:
+    if any(isinstance(said, str) and said in _CODES for said in (inner.get("code"), inner.get("type"))):
         return True
-    message = inner.get("message")
+    message = inner.get("message") or inner.get("detail") or inner.get("error")
     return isinstance(message, str) and _PHRASES.search(message) is not None
 
 
