@@ -6,13 +6,19 @@ import hmac
 import ipaddress
 import os
 
-import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.capture.correlation import split_rollout_path
+from nemo_gym.dialects.errors import error_body
+from nemo_gym.dialects.names import Dialect
 from nemo_gym.errors import ConfigError
+from nemo_gym.records import codec
 from nemo_gym.records.keys import SERVER_TOKEN_ENV, SERVER_TOKEN_HEADER
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/healthz", "/health"})
+
+
+_REFUSAL = "the token of this run is missing or wrong"
 
 
 def server_token() -> str | None:
@@ -46,7 +52,7 @@ def check_binding(host: str) -> None:
 
 
 class TokenMiddleware:
-    """Answers 401 to requests that do not show the token; SDKs show it as their API key.
+    """Answers 401 to requests that do not show the token, WebSockets too; SDKs show it as their API key.
 
     The liveness routes stay open. The token is compared in constant time and never forwarded.
     """
@@ -57,10 +63,13 @@ class TokenMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_shown(scope):
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._is_shown(scope):
             await self.app(scope, receive, send)
             return
-        body = orjson.dumps({"error": {"message": "the token of this run is missing or wrong", "type": "auth"}})
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": _REFUSAL})
+            return
+        body = codec.encode(error_body(_dialect_of(scope), status=401, message=_REFUSAL))
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -73,3 +82,10 @@ class TokenMiddleware:
             elif name == b"authorization" and value[:7].lower() == b"bearer ":
                 shown |= hmac.compare_digest(value[7:], self._token)
         return shown
+
+
+def _dialect_of(scope: Scope) -> Dialect:
+    """Return whose error shape a refused client reads; OpenAI's where the path says nothing."""
+    route = split_rollout_path(scope["path"], scope.get("raw_path"))
+    path = scope["path"] if route is None else route.rest
+    return "messages" if path.startswith("/v1/messages") else "chat"
