@@ -8,11 +8,7 @@ import os
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.capture.correlation import split_rollout_path
-from nemo_gym.dialects.errors import error_body
-from nemo_gym.dialects.names import Dialect
 from nemo_gym.errors import ConfigError
-from nemo_gym.records import codec
 from nemo_gym.records.keys import SERVER_TOKEN_ENV, SERVER_TOKEN_HEADER
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/healthz", "/health"})
@@ -69,7 +65,7 @@ class TokenMiddleware:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": _REFUSAL})
             return
-        body = codec.encode(error_body(_dialect_of(scope), status=401, message=_REFUSAL))
+        body = _refusal_body(scope)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -84,8 +80,14 @@ class TokenMiddleware:
         return shown
 
 
-def _dialect_of(scope: Scope) -> Dialect:
-    """Return whose error shape a refused client reads; OpenAI's where the path says nothing."""
+def _refusal_body(scope: Scope) -> bytes:
+    """Return the refusal in the shape that the path's clients read; OpenAI's where the path says nothing."""
+    # Imported when somebody is refused: the head server needs none of it.
+    from nemo_gym.capture.correlation import split_rollout_path
+    from nemo_gym.dialects.errors import error_body
+    from nemo_gym.records import codec
+
     route = split_rollout_path(scope["path"], scope.get("raw_path"))
     path = scope["path"] if route is None else route.rest
-    return "messages" if path.startswith("/v1/messages") else "chat"
+    is_messages = path.startswith("/v1/messages")
+    return codec.encode(error_body("messages" if is_messages else "chat", status=401, message=_REFUSAL))
