@@ -165,6 +165,20 @@ def test_strict_reading_raises_and_tolerant_reading_counts(store: CaptureStore) 
     assert invalid == 1
 
 
+def test_counts_that_only_fill_the_shape_of_an_answer_are_unknown(store: CaptureStore) -> None:
+    zeros = {"usage": {"input_tokens": 0, "output_tokens": 0}}
+    exchange = {**EXCHANGE, "dialect": "messages", "response": zeros, "usage": None}
+    store.record("0-0", exchange)
+    store.record("0-0", {**exchange, "status_code": "not a number"})
+    read = [
+        *read_model_call_records(store, "0-0"),
+        *read_available_model_call_records(store, "0-0")[0],
+        build_model_call_record(exchange, call_index=0),
+    ]
+    assert [(call.tokens_in, call.tokens_out, call.tokens_total) for call in read] == [(None, None, None)] * 5
+    assert all(call.response == zeros for call in read)
+
+
 def test_usage_that_only_the_server_knew_counts() -> None:
     exchange = {**EXCHANGE, "response": {"id": "r1"}, "usage": {"input_tokens": 5, "output_tokens": 6}}
     record = build_model_call_record(exchange, call_index=0)
