@@ -478,3 +478,15 @@ def test_top_k_reaches_a_messages_backend() -> None:
     sent = convert_request({"messages": [{"role": "user", "content": "x"}], "top_k": 3}, "chat", "messages")
     assert sent.body["top_k"] == 3
     assert not any("top_k" in note for note in sent.notes)
+
+
+def test_thinking_parts_of_an_assistant_are_reasoning_and_strange_parts_are_noted() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    content = [thinking, {"type": "text", "text": "x"}, {"type": "reference", "reference_ids": [1]}]
+    body, notes = chat_request_to_responses({"messages": [{"role": "assistant", "content": content}]})
+    reasoning, message = body["input"]
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "ab"}]
+    assert [part["text"] for part in message["content"]] == ["x"]
+    assert notes == ["messages[0].content: a part of type `reference` dropped"]
+    back, _ = responses_request_to_chat(body, reasoning_key="reasoning_content")
+    assert back["messages"] == [{"role": "assistant", "content": "x", "reasoning_content": "ab"}]

@@ -59,7 +59,7 @@ def chat_request_to_responses(body: JsonObject) -> tuple[JsonObject, Notes]:
     if (body.get("n") or 1) != 1:
         raise ConversionError("`n` must be 1: a Response has one answer", param="n")
     notes: Notes = []
-    reader = _ConversationReader()
+    reader = _ConversationReader(notes)
     messages = body.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         reader.read(message, index)
@@ -106,8 +106,9 @@ def _text_settings(body: JsonObject) -> JsonObject:
 class _ConversationReader:
     """Reads messages into items; remembers which calls were of free text, since their answers have another type."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes) -> None:
         self.items: list[JsonObject] = []
+        self._notes = notes
         self._custom_calls: set[str] = set()
         self._legacy_call: str | None = None
 
@@ -133,13 +134,14 @@ class _ConversationReader:
 
     def _assistant(self, message: JsonObject, index: int, where: str) -> None:
         produced: list[JsonObject] = []
-        reasoning = text_of(message.get("reasoning_content") or message.get("reasoning"))
+        direct = text_of(message.get("reasoning_content") or message.get("reasoning"))
+        reasoning = [direct] if direct else _thoughts(message.get("content"))
         if reasoning:
-            item = reasoning_item(f"rs_{index}", [reasoning])
+            item = reasoning_item(f"rs_{index}", reasoning)
             if message.get("reasoning_details") is not None:
                 item["reasoning_details"] = message["reasoning_details"]
             produced.append(item)
-        content = _assistant_content(message)
+        content = self._assistant_content(message, where)
         if content:
             produced.append({"type": "message", "role": "assistant", "content": content})
         produced.extend(self._call(call, where) for call in objects(message.get("tool_calls")))
@@ -171,6 +173,24 @@ class _ConversationReader:
             item["extra_content"] = call["extra_content"]
         return item
 
+    def _assistant_content(self, message: JsonObject, where: str) -> Any:
+        """Return the text as a string, or as parts when there are several or a refusal; "" when there is none."""
+        content, refusal = message.get("content"), message.get("refusal")
+        if not isinstance(content, list) and not refusal:
+            return content or ""
+        parts: list[JsonObject] = []
+        given = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+        for part in objects(given):
+            if part.get("type") == "refusal":
+                parts.append({"type": "refusal", "refusal": as_text(part.get("refusal"))})
+            elif part.get("type") == "text":
+                parts.append(output_text(as_text(part.get("text"))))
+            elif part.get("type") != "thinking":
+                self._notes.append(f"{where}.content: a part of type `{part.get('type')}` dropped")
+        if refusal:
+            parts.append({"type": "refusal", "refusal": refusal})
+        return parts
+
 
 def _named(body: JsonObject, key: str) -> JsonObject:
     value = body.get(key)
@@ -186,18 +206,7 @@ def _input_content(content: Any, where: str) -> Any:
     return content or ""
 
 
-def _assistant_content(message: JsonObject) -> Any:
-    """Return the text as a string, or as parts when there are several or a refusal; "" when there is none."""
-    content, refusal = message.get("content"), message.get("refusal")
-    if not isinstance(content, list) and not refusal:
-        return content or ""
-    parts: list[JsonObject] = []
-    given = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
-    for part in objects(given):
-        if part.get("type") == "refusal":
-            parts.append({"type": "refusal", "refusal": as_text(part.get("refusal"))})
-        elif part.get("type") == "text":
-            parts.append(output_text(as_text(part.get("text"))))
-    if refusal:
-        parts.append({"type": "refusal", "refusal": refusal})
-    return parts
+def _thoughts(content: Any) -> list[str]:
+    """Return the texts of the thinking parts of an assistant's content, as Mistral's models have them."""
+    parts = [part for part in objects(content) if part.get("type") == "thinking"]
+    return [text for part in parts if (text := text_of(part.get("thinking")))]
