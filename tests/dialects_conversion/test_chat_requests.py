@@ -490,3 +490,12 @@ def test_thinking_parts_of_an_assistant_are_reasoning_and_strange_parts_are_note
     assert notes == ["messages[0].content: a part of type `reference` dropped"]
     back, _ = responses_request_to_chat(body, reasoning_key="reasoning_content")
     assert back["messages"] == [{"role": "assistant", "content": "x", "reasoning_content": "ab"}]
+
+
+@pytest.mark.parametrize("target", ["chat", "messages"])
+def test_what_a_tool_says_beyond_the_protocol_is_noted_once(target: Any) -> None:
+    tools = [{**FUNCTION, "name": name, "defer_loading": True, "examples": None} for name in "ab"]
+    tools.append({"type": "namespace", "name": "n", "tools": [{**FUNCTION, "tags": ["x"]}]})
+    sent = convert_request({"input": "q", "max_output_tokens": 9, "tools": tools}, "responses", target)
+    assert sent.notes == ["`defer_loading` of tools dropped", "`tags` of tools dropped"]
+    assert "defer_loading" not in str(sent.body)

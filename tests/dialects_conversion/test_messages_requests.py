@@ -415,3 +415,12 @@ def test_what_a_document_says_beside_its_content_is_noted(inside_result: bool) -
         f"{where}[0]: `title` dropped",
         f"{where}[2]: `citations` dropped",
     ]
+
+
+def test_what_a_tool_says_beyond_the_other_dialects_is_noted_once() -> None:
+    tool = {"name": "f", "input_schema": {}, "defer_loading": True, "input_examples": [{}], "cache_control": None}
+    tools = [tool, {**tool, "type": "custom", "name": "g"}, {"type": "bash_20250124", "name": "bash", "timeout": 1}]
+    body, notes = messages_request_to_responses({"messages": [], "tools": tools})
+    assert notes[:2] == ["`defer_loading` of tools dropped", "`input_examples` of tools dropped"]
+    assert len(notes) == 4, "the hosted tool, and the mark for the cache"
+    assert [set(tool) for tool in body["tools"]] == [{"type", "name", "parameters", "strict"}] * 2

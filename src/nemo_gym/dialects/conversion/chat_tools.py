@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nemo_gym.dialects.conversion.arguments import arguments_text
+from nemo_gym.dialects.conversion.fields import FUNCTION_KEYS, note_tool_keys
 from nemo_gym.dialects.conversion.namespaces import flatten_tools, offered_tools
 from nemo_gym.dialects.conversion.refusal import ConversionError, Notes
 from nemo_gym.dialects.conversion.shapes import as_list, as_text, objects
@@ -17,7 +18,13 @@ _KINDS = ("function", "custom")
 def tools_to_chat(body: JsonObject, notes: Notes) -> list[JsonObject]:
     """Return nested tools; hosted tools are dropped, since a chat backend does not run them."""
     converted: list[JsonObject] = []
-    for tool in flatten_tools(offered_tools(body)):
+    flat = flatten_tools(offered_tools(body))
+    note_tool_keys(
+        notes,
+        (tool for tool in flat if tool.get("type") in _KINDS and not isinstance(tool.get(tool["type"]), dict)),
+        FUNCTION_KEYS,
+    )
+    for tool in flat:
         kind = tool.get("type")
         if kind not in _KINDS:
             notes.append(f"tool of type `{kind}` dropped: a chat backend does not run it")

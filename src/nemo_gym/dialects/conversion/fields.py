@@ -102,6 +102,9 @@ SHARED_SETTINGS = (
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 OPTIONAL_TOKEN_FIELD = "routed_experts"  # a field's name, not a secret
 
+FUNCTION_KEYS = frozenset({"type", "name", "description", "parameters", "strict", "format"})
+"""What is carried of a flat function or custom tool."""
+
 EXTRA_BODY = "extra_body"
 CHAT_TEMPLATE_KWARGS = "chat_template_kwargs"
 
@@ -130,6 +133,15 @@ def extra_body_of(metadata: object) -> JsonObject:
 def note_dropped(notes: Notes, body: Mapping[str, Any], names: Iterable[str]) -> None:
     """Note each of `names` that `body` sets."""
     notes.extend(f"`{name}` dropped" for name in names if body.get(name) is not None)
+
+
+def note_tool_keys(notes: Notes, tools: Iterable[Any], carried: frozenset[str]) -> None:
+    """Note, once each, the keys of tools beyond those that are carried."""
+    left: dict[str, None] = {}
+    for tool in tools:
+        if isinstance(tool, dict) and not tool.keys() <= carried:
+            left.update(dict.fromkeys(key for key in tool if key not in carried and tool[key] is not None))
+    notes.extend(f"`{key}` of tools dropped" for key in left)
 
 
 def note_cache_control(notes: Notes, body: JsonObject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nemo_gym.dialects.conversion.fields import FUNCTION_KEYS, note_tool_keys
 from nemo_gym.dialects.conversion.namespaces import flatten_tools
 from nemo_gym.dialects.conversion.refusal import Notes
 from nemo_gym.dialects.conversion.shapes import as_text, objects
@@ -15,6 +16,7 @@ _FREE_TEXT_SCHEMA: JsonObject = {
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
 }
+_TOOL_KEYS = frozenset({"type", "name", "description", "input_schema", "strict", "cache_control"})
 _MODES_TO_RESPONSES = {"auto": "auto", "none": "none", "any": "required"}
 _MODES_TO_MESSAGES = {"auto": "auto", "none": "none", "required": "any"}
 
@@ -22,6 +24,7 @@ _MODES_TO_MESSAGES = {"auto": "auto", "none": "none", "required": "any"}
 def tools_to_responses(tools: Any, notes: Notes) -> list[JsonObject]:
     """Return function tools; a tool that the provider runs itself is dropped, since nobody here would run it."""
     converted: list[JsonObject] = []
+    note_tool_keys(notes, (tool for tool in objects(tools) if tool.get("type") in (None, "custom")), _TOOL_KEYS)
     for index, tool in enumerate(objects(tools)):
         kind = tool.get("type") or "custom"
         if kind != "custom":
@@ -59,7 +62,9 @@ def tool_choice_to_responses(body: JsonObject, converted: JsonObject, notes: Not
 def tools_to_messages(tools: Any, notes: Notes) -> list[JsonObject]:
     """Return Messages tools; a custom (free text) tool takes one string `input`, hosted tools are dropped."""
     converted: list[JsonObject] = []
-    for tool in flatten_tools(tools):
+    flat = flatten_tools(tools)
+    note_tool_keys(notes, (tool for tool in flat if tool.get("type") in ("function", "custom")), FUNCTION_KEYS)
+    for tool in flat:
         kind = tool.get("type")
         if kind not in ("function", "custom"):
             notes.append(f"tool of type `{kind}` dropped: the backend does not run it")
