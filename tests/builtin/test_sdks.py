@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 from served_models import last_line, model_server, serving
@@ -92,6 +91,8 @@ def asked(dialect: str, with_tools: bool, text: str) -> dict[str, Any]:
 def called(url: str, rollout: str, dialect: str, request: dict[str, Any], *, stream: bool) -> Any:
     base = f"{url}/ng-rollout/{rollout}"
     if dialect == "messages":
+        import anthropic  # takes seconds, which whoever only collects the tests need not wait for
+
         client = anthropic.Anthropic(base_url=base, api_key="unused", max_retries=0)
         if not stream:
             return client.messages.create(**request)
@@ -116,6 +117,8 @@ def called(url: str, rollout: str, dialect: str, request: dict[str, Any], *, str
 async def called_async(url: str, rollout: str, dialect: str, request: dict[str, Any], *, stream: bool) -> Any:
     base = f"{url}/ng-rollout/{rollout}"
     if dialect == "messages":
+        import anthropic
+
         async with anthropic.AsyncAnthropic(base_url=base, api_key="unused", max_retries=0) as client:
             if not stream:
                 return await client.messages.create(**request)
