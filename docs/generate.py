@@ -92,24 +92,32 @@ SCHEMAS: dict[str, type] = {
 }
 
 
+_PRINT_HELP = """
+import contextlib, io, json, sys
+from nemo_gym.cli import main
+
+def said(words):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main.run([*words, "--help"]) == 0
+    return out.getvalue()
+
+json.dump([said(words) for words in json.loads(sys.argv[1])], sys.stdout)
+"""
+
+
 def command_line_page() -> str:
     """Return the page with the help of every command."""
-    parts = [COMMAND_LINE_HEAD, _block(())]
-    for path in COMMANDS:
-        parts.append(f"\n## gym {' '.join(path)}\n\n{_block(path)}")
-    return "".join(parts)
-
-
-def _block(path: tuple[str, ...]) -> str:
+    paths = [(), *COMMANDS]
     environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
-    done = subprocess.run(
-        [sys.executable, "-m", "nemo_gym.cli.main", *path, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    )
-    text = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    words = [sys.executable, "-c", _PRINT_HELP, json.dumps(paths)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    first, *others = map(_block, json.loads(done.stdout))
+    parts = [f"\n## gym {' '.join(path)}\n\n{block}" for path, block in zip(COMMANDS, others, strict=True)]
+    return "".join([COMMAND_LINE_HEAD, first, *parts])
+
+
+def _block(said: str) -> str:
+    text = "\n".join(line.rstrip() for line in said.strip().splitlines())
     return f"```text\n{text}\n```\n"
 
 
