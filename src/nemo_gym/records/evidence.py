@@ -11,9 +11,8 @@ agents. Times are UTC Unix seconds, durations milliseconds; None means unknown, 
 
 from __future__ import annotations
 
-import functools
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -258,22 +257,42 @@ def read(kind: type[_EvidenceT], data: object) -> _EvidenceT:
 
 def dump(record: Evidence) -> JsonObject:
     """Return the record as a plain object: every field present, unknown ones null, payloads the same objects."""
-    tag, single, several = _shape(type(record))
-    out: JsonObject = _asdict(record) if tag is None else {"kind": tag, **_asdict(record)}
-    for name in single:
-        value = out[name]
-        if value is not None:
-            out[name] = dump(value)
-    for name in several:
-        values = out[name]
-        out[name] = [dump(value) for value in values] if values else []
-    return out
+    return _DUMPS[type(record)](record)
 
 
-_asdict = msgspec.structs.asdict
+_asdict: Callable[[Evidence], JsonObject] = msgspec.structs.asdict
 
 
-@functools.cache
+class _Dumps(dict[type[Evidence], Callable[[Evidence], JsonObject]]):
+    """What dumps a record of each class; made when the first one comes, since a rollout has a hundred records."""
+
+    def __missing__(self, kind: type[Evidence]) -> Callable[[Evidence], JsonObject]:
+        self[kind] = _dump_of(kind)
+        return self[kind]
+
+
+_DUMPS = _Dumps()
+
+
+def _dump_of(kind: type[Evidence]) -> Callable[[Evidence], JsonObject]:
+    tag, single, several = _shape(kind)
+    if tag is None and not single and not several:
+        return _asdict
+
+    def dump_one(record: Evidence) -> JsonObject:
+        out = _asdict(record) if tag is None else {"kind": tag, **_asdict(record)}
+        for name in single:
+            value = out[name]
+            if value is not None:
+                out[name] = _DUMPS[type(value)](value)
+        for name in several:
+            values = out[name]
+            out[name] = [_DUMPS[type(value)](value) for value in values] if values else []
+        return out
+
+    return dump_one
+
+
 def _shape(kind: type[Evidence]) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Return the `kind` of a record class, its fields that hold one record, and those that hold lists of them."""
     tag = kind.__struct_config__.tag
