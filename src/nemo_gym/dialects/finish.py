@@ -70,7 +70,7 @@ def finish_reason_of(response: object) -> str | None:
         if reason is not None:
             return reason
     details = response.get("incomplete_details")
-    return _first_text(details.get("reason")) if isinstance(details, dict) else None
+    return _text(details.get("reason")) if isinstance(details, dict) else None
 
 
 def finish_of(response: object, dialect: Dialect | None) -> Finish:
@@ -98,32 +98,33 @@ def normal_finish(reason: str | None) -> NormalFinish | None:
 
 def response_status_of(response: object) -> str | None:
     """Return the body's own status (Responses only has one), or None."""
-    return _first_text(response.get("status")) if isinstance(response, dict) else None
+    status = response.get("status") if isinstance(response, dict) else None
+    return status if isinstance(status, str) else None
 
 
 def response_id_of(response: object) -> str | None:
     """Return the provider's id of the answer, or None when it is not a string."""
-    return _first_text(response.get("id")) if isinstance(response, dict) else None
+    name = response.get("id") if isinstance(response, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def model_of(response: object, request: object = None) -> str | None:
     """Return the model that answered, else the one that was asked for, else None."""
     named = response.get("model") if isinstance(response, dict) else None
-    return _first_text(named, request.get("model") if isinstance(request, dict) else None)
+    if not isinstance(named, str):
+        named = request.get("model") if isinstance(request, dict) else None
+    return named if isinstance(named, str) else None
 
 
-def _first_text(*values: JsonValue) -> str | None:
-    for value in values:
-        if isinstance(value, str):
-            return value
-    return None
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _choice_reasons(response: JsonObject) -> list[str | None]:
     choices = response.get("choices")
     if not isinstance(choices, list):
         return []
-    return [_first_text(choice.get("finish_reason")) for choice in choices if isinstance(choice, dict)]
+    return [_text(choice.get("finish_reason")) for choice in choices if isinstance(choice, dict)]
 
 
 def _completed(response: JsonObject) -> NormalFinish:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nemo_gym.dialects.names import Dialect, dialect_of
 from nemo_gym.records.codec import JsonObject, JsonValue
@@ -19,6 +19,7 @@ def reasoning_of(response: object, dialect: Dialect | None) -> str | None:
     if not isinstance(response, dict):
         return None
     spoken = dialect or dialect_of(response)
+    found: Iterable[str]
     if spoken == "responses":
         found = _responses_reasoning(response)
     elif spoken == "chat":
@@ -27,7 +28,7 @@ def reasoning_of(response: object, dialect: Dialect | None) -> str | None:
         found = _messages_reasoning(response)
     else:
         return None
-    return "\n".join(text for text in found if text) or None
+    return "\n".join(filter(None, found)) or None
 
 
 def _objects(value: JsonValue) -> Sequence[JsonObject]:
@@ -38,16 +39,15 @@ def _texts(value: JsonValue, key: str = "text") -> list[str]:
     return [part[key] for part in _objects(value) if isinstance(part.get(key), str) and part[key]]
 
 
-def _responses_reasoning(response: JsonObject) -> Iterator[str]:
-    for item in _objects(response.get("output")):
-        if item.get("type") != "reasoning":
-            continue
-        summary = _texts(item.get("summary"))
-        if summary:
-            yield from summary
-        else:
-            raw = [part for part in _objects(item.get("content")) if part.get("type") in ("reasoning_text", "text")]
-            yield from _texts(raw)
+def _responses_reasoning(response: JsonObject) -> list[str]:
+    output = response.get("output")
+    found: list[str] = []
+    for item in output if isinstance(output, list) else ():
+        if isinstance(item, dict) and item.get("type") == "reasoning":
+            found += _texts(item.get("summary")) or _texts(
+                [part for part in _objects(item.get("content")) if part.get("type") in ("reasoning_text", "text")]
+            )
+    return found
 
 
 def _chat_reasoning(response: JsonObject) -> Iterator[str]:

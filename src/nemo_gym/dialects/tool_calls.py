@@ -44,7 +44,7 @@ def tool_calls_of(response: object, dialect: Dialect | None) -> list[JsonObject]
         return []
     spoken = dialect or dialect_of(response)
     if spoken == "responses":
-        return list(_responses_calls(response))
+        return _responses_calls(response)
     if spoken == "chat":
         return list(_chat_calls(response))
     return list(_messages_calls(response)) if spoken == "messages" else []
@@ -80,38 +80,39 @@ def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _responses_calls(response: JsonObject) -> Iterator[JsonObject]:
-    for item in _objects(response.get("output")):
-        kind = item.get("type")
+def _responses_calls(response: JsonObject) -> list[JsonObject]:
+    output = response.get("output")
+    calls: list[JsonObject] = []
+    for item in output if isinstance(output, list) else ():
+        kind = item.get("type") if isinstance(item, dict) else None
         asked = _RESPONSES_CALLS.get(kind) if isinstance(kind, str) else None
         if kind is None or asked is None:
             continue
         plain = _RESPONSES_PLAIN_KEYS.get(kind)
-        arguments: JsonValue
+        arguments: JsonValue = None
         if plain is not None:
             arguments = {key: item[key] for key in plain if item.get(key) is not None}
         else:
-            arguments = parse_arguments(_first_given(item, asked))
-        name = _text(item.get("name"))
+            for key in asked:
+                arguments = item.get(key)
+                if arguments is not None:
+                    break
+            arguments = parse_arguments(arguments)
+        call_id, name = item.get("call_id"), item.get("name")
         call: JsonObject = {
-            "call_id": _text(item.get("call_id")) or _text(item.get("id")),
-            "name": name or (None if kind == "function_call" else kind.removesuffix("_call")),
+            "call_id": call_id if call_id and isinstance(call_id, str) else _text(item.get("id")),
+            "name": name if name and isinstance(name, str) else None,
             "arguments": arguments,
         }
         if kind != "function_call":
+            call["name"] = call["name"] or kind.removesuffix("_call")
             call["kind"] = kind
-        for key in ("namespace", "server_label"):
-            if item.get(key) is not None:
-                call[key] = item[key]
-        yield call
-
-
-def _first_given(item: JsonObject, keys: tuple[str, ...]) -> JsonValue:
-    for key in keys:
-        value = item.get(key)
-        if value is not None:
-            return value
-    return None
+        if item.get("namespace") is not None:
+            call["namespace"] = item["namespace"]
+        if item.get("server_label") is not None:
+            call["server_label"] = item["server_label"]
+        calls.append(call)
+    return calls
 
 
 def _chat_calls(response: JsonObject) -> Iterator[JsonObject]:

@@ -6,8 +6,11 @@ tokens; Anthropic's `input_tokens` leaves them out, so only there they are added
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +23,7 @@ _OUTPUT_DETAILS = ("output_tokens_details", "completion_tokens_details")
 _OUTPUT = ("output_tokens", "completion_tokens")
 _CACHED_IN_DETAILS = ("cached_tokens", "cached_input_tokens")
 _CACHED = ("cache_read_input_tokens", "cached_input_tokens", "prompt_cache_hit_tokens", "cached_tokens")
+_ANTHROPIC_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
 _WRITTEN_IN_DETAILS = ("cache_write_tokens", "cache_creation_tokens")
 _REASONING_IN_DETAILS = ("reasoning_tokens", "thinking_tokens")
 _REASONING = ("reasoning_output_tokens", "thoughts_token_count", "reasoning_tokens")
@@ -57,14 +61,14 @@ def token_counts(usage: object, dialect: Dialect | None) -> TokenCounts:
     """Return the counts in `usage`, whatever its shape; a count is valid only as a true integer >= 0."""
     if not isinstance(usage, dict):
         return TokenCounts()
-    cached = _cached_tokens(usage)
-    written = _cache_creation_tokens(usage)
-    tokens_out = _first(usage, _OUTPUT)
+    places = _places(tuple(filter(_is_place, usage)))
+    cached = _cached_tokens(usage, places) if places.cached or places.input_details else None
+    tokens_out = _first(usage, places.output)
     total = _count(usage.get("total_tokens"))
     tokens_in = _count(usage.get("input_tokens"))
     if tokens_in is None:
         tokens_in = _count(usage.get("prompt_tokens"))
-    elif _leaves_cache_out(usage, dialect, tokens_in, tokens_out, total):
+    elif places.anthropic_cache and _leaves_cache_out(usage, dialect, tokens_in, tokens_out, total):
         tokens_in += _count(usage.get("cache_read_input_tokens")) or 0
         tokens_in += _anthropic_cache_write(usage) or 0
     if total is None and tokens_in is not None and tokens_out is not None:
@@ -72,10 +76,12 @@ def token_counts(usage: object, dialect: Dialect | None) -> TokenCounts:
     return TokenCounts(
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        tokens_reasoning=_reasoning_tokens(usage),
+        tokens_reasoning=(_reasoning_tokens(usage, places) if places.reasoning or places.output_details else None),
         tokens_total=total,
         cached_tokens=cached,
-        cache_creation_tokens=written,
+        cache_creation_tokens=(
+            _cache_creation_tokens(usage, places) if places.anthropic_cache or places.input_details else None
+        ),
         cache_hit=None if cached is None else cached > 0,
     )
 
@@ -120,6 +126,27 @@ def usage_details(usage: object, dialect: Dialect | None) -> UsageDetails:
     )
 
 
+class _Places(NamedTuple):
+    """Those of the keys above that a usage object has, in their order. What it has not cannot say anything."""
+
+    output: tuple[str, ...]
+    cached: tuple[str, ...]
+    reasoning: tuple[str, ...]
+    input_details: tuple[str, ...]
+    output_details: tuple[str, ...]
+    anthropic_cache: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _places(names: tuple[str, ...]) -> _Places:
+    """Return the places among these keys; the usage objects of one provider all have the same ones."""
+    return _Places(*(tuple(key for key in keys if key in names) for keys in _ALL_PLACES))
+
+
+_ALL_PLACES = _Places(_OUTPUT, _CACHED, _REASONING, _INPUT_DETAILS, _OUTPUT_DETAILS, _ANTHROPIC_CACHE)
+_is_place = frozenset(itertools.chain(*_ALL_PLACES)).__contains__
+
+
 def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
@@ -141,9 +168,9 @@ def _first_in_details(usage: JsonObject, details: tuple[str, ...], keys: tuple[s
     return None
 
 
-def _cached_tokens(usage: JsonObject) -> int | None:
-    count = _first_in_details(usage, _INPUT_DETAILS, _CACHED_IN_DETAILS)
-    return _first(usage, _CACHED) if count is None else count
+def _cached_tokens(usage: JsonObject, places: _Places) -> int | None:
+    count = _first_in_details(usage, places.input_details, _CACHED_IN_DETAILS)
+    return _first(usage, places.cached) if count is None else count
 
 
 def _anthropic_cache_write(usage: JsonObject) -> int | None:
@@ -156,16 +183,16 @@ def _anthropic_cache_write(usage: JsonObject) -> int | None:
     return sum(known) if known else None
 
 
-def _cache_creation_tokens(usage: JsonObject) -> int | None:
+def _cache_creation_tokens(usage: JsonObject, places: _Places) -> int | None:
     count = _anthropic_cache_write(usage)
     if count is not None:
         return count
-    return _first_in_details(usage, _INPUT_DETAILS, _WRITTEN_IN_DETAILS)
+    return _first_in_details(usage, places.input_details, _WRITTEN_IN_DETAILS)
 
 
-def _reasoning_tokens(usage: JsonObject) -> int | None:
-    count = _first_in_details(usage, _OUTPUT_DETAILS, _REASONING_IN_DETAILS)
-    return _first(usage, _REASONING) if count is None else count
+def _reasoning_tokens(usage: JsonObject, places: _Places) -> int | None:
+    count = _first_in_details(usage, places.output_details, _REASONING_IN_DETAILS)
+    return _first(usage, places.reasoning) if count is None else count
 
 
 def _leaves_cache_out(
