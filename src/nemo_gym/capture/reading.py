@@ -7,6 +7,7 @@ in the record's `problems`.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +26,7 @@ from nemo_gym.records.evidence import Finite, ModelServerRef
 from nemo_gym.records.model_calls import SUMMED_FIELDS, ModelCallRecord
 
 T = TypeVar("T")
+_summed_fields = operator.attrgetter(*SUMMED_FIELDS)
 _UNKNOWN_TOKENS = TokenCounts()
 _SHAPE_FAULTS = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 
@@ -154,11 +156,12 @@ def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list
 
 def sum_model_calls(calls: Iterable[ModelCallRecord]) -> dict[str, Any]:
     """Return the sums that a rollout record carries: of known values only, None where none is known; `num_calls`."""
-    counted = list(calls)
-    sums: dict[str, Any] = {}
-    for name in SUMMED_FIELDS:
-        known = [value for call in counted if (value := getattr(call, name)) is not None]
-        sums[name] = sum(known) if known else None
+    counted = [_summed_fields(call) for call in calls]
+    sums: dict[str, Any] = dict.fromkeys(SUMMED_FIELDS)
+    for name, values in zip(SUMMED_FIELDS, zip(*counted, strict=True), strict=False):  # no values without a call
+        known = [value for value in values if value is not None]
+        if known:
+            sums[name] = sum(known)
     sums["num_calls"] = len(counted)
     return sums
 

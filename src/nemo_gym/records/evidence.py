@@ -11,6 +11,7 @@ agents. Times are UTC Unix seconds, durations milliseconds; None means unknown, 
 
 from __future__ import annotations
 
+import copy
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -255,6 +256,16 @@ def read(kind: type[_EvidenceT], data: object) -> _EvidenceT:
     return msgspec.convert(data, kind, strict=True)
 
 
+_RefersT = TypeVar("_RefersT", AgentInvocation, ContextCompactionObservation, TrajectoryTurn)
+
+
+def with_model_calls(record: _RefersT, refs: list[ModelCallRef]) -> _RefersT:
+    """Return a copy of the record that refers to `refs`; what else it holds was checked when it was made."""
+    copied = copy.copy(record)
+    msgspec.structs.force_setattr(copied, "model_calls", refs)
+    return copied
+
+
 def dump(record: Evidence) -> JsonObject:
     """Return the record as a plain object: every field present, unknown ones null, payloads the same objects."""
     return _DUMPS[type(record)](record)
@@ -357,4 +368,5 @@ __all__ = [
     "dump",
     "read",
     "says",
+    "with_model_calls",
 ]

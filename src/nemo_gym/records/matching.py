@@ -31,10 +31,7 @@ def identity_of(value: Any) -> CallIdentity:
     A trajectory call keeps `model_ref` and `response_id` under `response_metadata`.
     """
     if type(value) is ModelCallRef or type(value) is ModelCallRecord:
-        ref = value.model_ref
-        return CallIdentity(
-            value.model_call_id or None, None if ref is None else (ref.type, ref.name), value.response_id or None
-        )
+        return CallIdentity._make(_stated_by(value))
     if type(value) is dict and "response_metadata" not in value:  # a captured call: by far the most frequent
         server = value.get("model_ref")
         if server is None:
@@ -71,10 +68,13 @@ class CallIndex:
 
         The positions are not the caller's to change.
         """
-        call_id, server, response_id = ref if type(ref) is CallIdentity else identity_of(ref)
+        given = _stated_by(ref) if type(ref) is ModelCallRef else ref if type(ref) is CallIdentity else identity_of(ref)
+        call_id, server, response_id = given
         if call_id is not None:
             named = self._by_id.get(call_id, [])
             if server is None and response_id is None:
+                return named
+            if len(named) == 1 and self.identities[named[0]] == given:  # all that was asked: a joined reference
                 return named
             return [
                 position
@@ -85,6 +85,15 @@ class CallIndex:
         if server is None or response_id is None:
             return []
         return self._by_pair.get((server, response_id), [])
+
+
+def _stated_by(value: ModelCallRef | ModelCallRecord) -> tuple[str | None, ServerKey | None, str | None]:
+    server = value.model_ref
+    return (
+        value.model_call_id or None,
+        None if server is None else (server.type, server.name),
+        value.response_id or None,
+    )
 
 
 def _getter(value: Any) -> Callable[[str], Any]:

@@ -121,13 +121,14 @@ def _call_of_record(record: ModelCallRecord, raw: Mapping[str, Any]) -> Trajecto
     in_range = (duration is None or duration >= 0) and (ttft is None or ttft >= 0)
     if not in_range or record.response_source not in _RESPONSE_SOURCES:
         return None
+    request, response = raw.get("request"), raw.get("response")
     return TrajectoryModelCall(
         model_call_id=record.model_call_id,
         started_at=record.started_at,
         completed_at=record.completed_at,
         duration_ms=duration,
-        request=_first_known(raw, "request", "request_raw"),
-        response=_first_known(raw, "response", "response_raw"),
+        request=raw.get("request_raw") if request is None else request,
+        response=raw.get("response_raw") if response is None else response,
         response_metadata=TrajectoryResponseMetadata(
             response_id=record.response_id,
             model_ref=record.model_ref,

@@ -23,6 +23,7 @@ from nemo_gym.records.evidence import (
     ObservationGap,
     dump,
     read,
+    with_model_calls,
 )
 from nemo_gym.records.gaps import (
     OWNERSHIP_UNAVAILABLE,
@@ -127,7 +128,7 @@ class _Join:
             if position not in meant:  # one invocation naming one call twice means it once
                 meant.add(position)
                 refs.append(canonical_reference(self.index.identities[position]))
-        return msgspec.structs.replace(invocation, model_calls=refs)
+        return with_model_calls(invocation, refs)
 
     def _join_compaction(self, compaction: ContextCompactionObservation) -> ContextCompactionObservation:
         name = compaction.invocation_id

@@ -30,7 +30,8 @@ def drop_captured_payloads(capture: object) -> None:
     calls = capture.get("calls") if isinstance(capture, dict) else None
     if not isinstance(calls, list):
         return
+    payload_keys = keys.PAYLOAD_KEYS
     for call in calls:
         if isinstance(call, dict):
-            for key in keys.PAYLOAD_KEYS:
+            for key in payload_keys:
                 call.pop(key, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ _TOKEN_TOTALS = {
     "completion_tokens": "completion_tokens",
     "reasoning_tokens": "reasoning_tokens",
 }
+_token_counts = operator.attrgetter(*_TOKEN_TOTALS.values())
 
 
 def build_perf(
@@ -50,8 +52,8 @@ def build_perf(
         "token_observability_coverage": min(1.0, len(owned) / num_turns),
     }
     stats = [trajectory.model_calls[position].token_stats for position in owned]
-    for key, field in _TOKEN_TOTALS.items():
-        known = [count for stat in stats if (count := getattr(stat, field)) is not None]
+    for key, counts in zip(_TOKEN_TOTALS, zip(*map(_token_counts, stats), strict=True), strict=False):
+        known = [count for count in counts if count is not None]
         if known:
             perf[key] = sum(known)
     if _is_duration(rollout_latency_ms):

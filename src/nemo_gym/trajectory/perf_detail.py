@@ -6,7 +6,6 @@ invocation owns. What was not observed has no key.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -67,8 +66,8 @@ def build_perf_detail(
 
 
 def _time(calls: Sequence[TrajectoryModelCall], tools: Sequence[ToolCallObservation]) -> JsonObject:
-    in_calls = sorted(interval for call in calls if (interval := _interval(call)) is not None)
-    in_tools = sorted(interval for tool in tools if (interval := _interval(tool)) is not None)
+    in_calls = sorted([interval for call in calls if (interval := _interval(call)) is not None])
+    in_tools = sorted([interval for tool in tools if (interval := _interval(tool)) is not None])
     time: JsonObject = {"model_calls_timed": len(in_calls), "tool_calls_timed": len(in_tools)}
     model_ms, tool_ms = _covered_ms(in_calls), _covered_ms(in_tools)
     if in_calls:
@@ -77,8 +76,8 @@ def _time(calls: Sequence[TrajectoryModelCall], tools: Sequence[ToolCallObservat
         time["tool_ms"] = tool_ms
     together = sorted(in_calls + in_tools) if in_tools else in_calls
     if together and len(in_calls) == len(calls) and len(in_tools) == len(tools):
-        busy_ms = _covered_ms(together)
-        span_ms = (max(end for _, end in together) - together[0][0]) * 1000
+        busy_ms = _covered_ms(together) if in_tools else model_ms
+        span_ms = (max([end for _, end in together]) - together[0][0]) * 1000
         time |= {
             "busy_ms": busy_ms,
             "overlap_ms": max(0.0, model_ms + tool_ms - busy_ms),
@@ -146,14 +145,16 @@ def _counted(calls: Iterable[TrajectoryModelCall]) -> JsonObject:
 
 def _tools(tools: Sequence[ToolCallObservation]) -> list[JsonObject]:
     """Return one entry per tool name, in order of the names; tools whose name is unknown come last, under null."""
-    ordered = sorted(tools, key=lambda tool: (tool.tool_name is None, tool.tool_name or ""))
+    of_name: dict[str | None, list[ToolCallObservation]] = {}
+    for tool in tools:
+        of_name.setdefault(tool.tool_name, []).append(tool)
     entries = []
-    for name, group in itertools.groupby(ordered, key=lambda tool: tool.tool_name):
-        members = list(group)
+    for name in sorted(of_name, key=lambda name: (name is None, name or "")):
+        members = of_name[name]
         entry: JsonObject = {
             "tool_name": name,
             "count": len(members),
-            "failures": sum(tool.status in _TOOL_FAILURES for tool in members),
+            "failures": len([tool for tool in members if tool.status in _TOOL_FAILURES]),
         }
         durations = [value for tool in members if (value := _duration_ms(tool)) is not None]
         if durations:

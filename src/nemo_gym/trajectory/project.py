@@ -25,6 +25,7 @@ from nemo_gym.records.evidence import (
     ValidationError,
     dump,
     read,
+    with_model_calls,
 )
 from nemo_gym.records.gaps import (
     CAPTURE_GAP_INVALID,
@@ -261,7 +262,7 @@ def _with_joined_references(invocation: AgentInvocation, twin: AgentInvocation, 
     for ref in invocation.model_calls:
         matches = index.match(ref)
         refs.append(joined.get(matches[0], ref) if len(matches) == 1 else ref)
-    return msgspec.structs.replace(invocation, model_calls=refs)
+    return with_model_calls(invocation, refs)
 
 
 def _stamped_turns(turns: Sequence[TrajectoryTurn], identity: TrajectoryIdentity) -> list[TrajectoryTurn]:
@@ -275,7 +276,7 @@ def _stamped_turns(turns: Sequence[TrajectoryTurn], identity: TrajectoryIdentity
 
 
 def _renamed(record: Any, renamed: Mapping[Any, Any]) -> Any:
-    return msgspec.structs.replace(record, model_calls=renamed_references(record.model_calls, renamed))
+    return with_model_calls(record, renamed_references(record.model_calls, renamed))
 
 
 def _missing(
