@@ -12,6 +12,7 @@ agents. Times are UTC Unix seconds, durations milliseconds; None means unknown, 
 from __future__ import annotations
 
 import copy
+import functools
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import ValidationError
 
-from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.codec import Encoded, JsonObject
 from nemo_gym.records.conversation import checked_items
 
 SCHEMA_VERSION: Literal["1.0"] = "1.0"
@@ -271,6 +272,26 @@ def dump(record: Evidence) -> JsonObject:
     return _DUMPS[type(record)](record)
 
 
+def dump_to_write(record: AgentObservationBundle | TrajectoryRecord) -> JsonObject:
+    """Do what `dump` does for what is only going to be written: its lists of records are `codec.Encoded`.
+
+    Not `gaps`, which is looked at also then, nor `model_calls`, whose bodies may be encoded already. A list that holds
+    what only the codec can write (a lone surrogate, a value that is not JSON) is dumped.
+    """
+    out = _asdict(record)
+    for name in _shape(type(record))[2]:
+        values = out[name]
+        if name in ("gaps", "model_calls"):
+            out[name] = [_DUMPS[type(value)](value) for value in values]
+            continue
+        try:
+            out[name] = Encoded(_encode(values))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            out[name] = [_DUMPS[type(value)](value) for value in values]
+    return out
+
+
+_encode = msgspec.json.Encoder().encode
 _asdict: Callable[[Evidence], JsonObject] = msgspec.structs.asdict
 
 
@@ -304,6 +325,7 @@ def _dump_of(kind: type[Evidence]) -> Callable[[Evidence], JsonObject]:
     return dump_one
 
 
+@functools.cache
 def _shape(kind: type[Evidence]) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Return the `kind` of a record class, its fields that hold one record, and those that hold lists of them."""
     tag = kind.__struct_config__.tag
@@ -366,6 +388,7 @@ __all__ = [
     "TrajectoryTurn",
     "ValidationError",
     "dump",
+    "dump_to_write",
     "read",
     "says",
     "with_model_calls",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nemo_gym.capture import CaptureStore, attach_model_call_capture
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decoded
-from nemo_gym.records.evidence import AgentObservationBundle, ObservationGap, dump, read
+from nemo_gym.records.evidence import AgentObservationBundle, ObservationGap, dump, dump_to_write, read
 from nemo_gym.records.gaps import OBSERVATION_JOIN_FAILED
 from nemo_gym.records.identity import TrajectoryIdentity, trajectory_identity_of
 from nemo_gym.records.matching import CallIndex
@@ -52,7 +52,7 @@ def attach_evidence(
     `include_payloads` no request or response body reaches the record. `keep_captured_payloads` leaves the bodies in
     `ng_model_call_capture` too; they are the same objects as in the trajectory. `include_perf_detail` adds
     a fifth attachment, `ng_perf_detail`, wherever there is `ng_perf`. `encoded_bodies` is for a result that is only
-    going to be written: captured bodies are put on it as `codec.Encoded`, without being decoded.
+    going to be written: captured bodies and lists of records are put on it as `codec.Encoded`.
     """
     attached = _attach_and_join(
         row,
@@ -68,6 +68,7 @@ def attach_evidence(
         captured=attached.captured,
         include_payloads=include_payloads,
         keep_captured_payloads=keep_captured_payloads,
+        only_written=encoded_bodies,
     )
     result.pop(keys.PERF, None)
     result.pop(keys.PERF_DETAIL, None)
@@ -136,7 +137,7 @@ def _attach_and_join(
     except PROJECTION_ERRORS:
         add_gap(attached.capture, ObservationGap(code=OBSERVATION_JOIN_FAILED))
         return _Attached(captured)
-    result[keys.AGENT_OBSERVATIONS] = dump(joined)
+    result[keys.AGENT_OBSERVATIONS] = (dump_to_write if encoded_bodies else dump)(joined)
     return _Attached(captured, joined)
 
 

@@ -24,6 +24,7 @@ from nemo_gym.records.evidence import (
     TrajectoryTurn,
     ValidationError,
     dump,
+    dump_to_write,
     read,
     with_model_calls,
 )
@@ -96,8 +97,12 @@ def project_onto(
     captured: Captured | None = None,
     include_payloads: bool = True,
     keep_captured_payloads: bool = False,
+    only_written: bool = False,
 ) -> Projection | None:
-    """Do what `project_record` does; `captured` is what `ng_model_call_capture` of the result was made from."""
+    """Do what `project_record` does; `captured` is what `ng_model_call_capture` of the result was made from.
+
+    `only_written` is for a result that nobody is going to read before it is written: see `dump_to_write`.
+    """
     if all(result.get(key) is None for key in keys.EVIDENCE_KEYS):
         return None
     try:
@@ -112,7 +117,7 @@ def project_onto(
     except PROJECTION_ERRORS as error:
         _record_failure(result, identity, type(error).__name__)
         return None
-    result[keys.TRAJECTORY] = dump(projection.trajectory)
+    result[keys.TRAJECTORY] = (dump_to_write if only_written else dump)(projection.trajectory)
     if not keep_captured_payloads:
         drop_captured_payloads(result.get(keys.MODEL_CALL_CAPTURE))
     return projection
