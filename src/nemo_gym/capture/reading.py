@@ -89,8 +89,6 @@ def _record_with_encoded_bodies(line: bytes, call_index: int) -> ModelCallRecord
         stated = _decode_encoded(line)
         _check_well_formed(stated.type, line)
         request, response = bytes(stated.request), bytes(stated.response)
-        if not request.startswith(_OBJECT_OR_NULL) or not response.startswith(_OBJECT_OR_NULL):
-            raise ValueError("a body is an object")
         # What nobody decodes may hold a number that is out of range. The fastest decoder is the cheapest check, and
         # what it refuses without need (integers of hundreds of digits) is only read again, exactly.
         stated.request = orjson.loads(request)
@@ -110,6 +108,9 @@ def _check_well_formed(kind: object, line: bytes) -> None:
 
 
 def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
+    for body in (stated.request, stated.response, stated.stream_error):
+        if body is not None and type(body) is not dict:
+            raise ValueError("a body is an object")
     tokens = answer.tokens
     return ModelCallRecord(
         call_index=call_index,
@@ -220,11 +221,6 @@ class _Stated(msgspec.Struct, kw_only=True):
     stream_error: Any = None
     usage: Any = msgspec.UNSET
 
-    def __post_init__(self) -> None:
-        for body in (self.request, self.response, self.stream_error):
-            if body is not None and type(body) is not dict:
-                raise ValueError("a body is an object")
-
 
 class _WithEncodedBodies(_Stated, kw_only=True):
     """The same, with the bodies as they are in the line."""
@@ -232,15 +228,10 @@ class _WithEncodedBodies(_Stated, kw_only=True):
     request: msgspec.Raw = msgspec.Raw(b"null")
     response: msgspec.Raw = msgspec.Raw(b"null")
 
-    def __post_init__(self) -> None:
-        if self.stream_error is not None and type(self.stream_error) is not dict:
-            raise ValueError("a body is an object")
-
 
 _decode_stated = msgspec.json.Decoder(_Stated).decode
 _decode_encoded = msgspec.json.Decoder(_WithEncodedBodies).decode
 _decode_any = msgspec.json.Decoder().decode
-_OBJECT_OR_NULL = (b"{", b"null")
 
 
 class _Answer(NamedTuple):

@@ -217,7 +217,9 @@ class CaptureStore:
 
     def _marker_lines(self, rollout_id: str) -> list[JsonObject] | None:
         """Return the marker's lines, None without a marker."""
-        data = files.read_whole(self._name(rollout_id, MARKER_SUFFIX))
+        name = self._name(rollout_id, MARKER_SUFFIX)
+        # Most rollouts have none, and opening what is not there costs an exception.
+        data = files.read_whole(name) if os.access(name, os.F_OK) else None
         if data is None:
             return None
         lines = []

@@ -66,9 +66,9 @@ def finish_reason_of(response: object) -> str | None:
     reason = response.get("stop_reason")
     if isinstance(reason, str):
         return reason
-    for reason in _choice_reasons(response)[:1]:
-        if reason is not None:
-            return reason
+    reasons = _choice_reasons(response)
+    if reasons and reasons[0] is not None:
+        return reasons[0]
     details = response.get("incomplete_details")
     return _text(details.get("reason")) if isinstance(details, dict) else None
 

@@ -88,16 +88,15 @@ def _responses_calls(response: JsonObject) -> list[JsonObject]:
         asked = _RESPONSES_CALLS.get(kind) if isinstance(kind, str) else None
         if kind is None or asked is None:
             continue
-        plain = _RESPONSES_PLAIN_KEYS.get(kind)
         arguments: JsonValue = None
-        if plain is not None:
-            arguments = {key: item[key] for key in plain if item.get(key) is not None}
-        else:
-            for key in asked:
-                arguments = item.get(key)
-                if arguments is not None:
-                    break
+        for key in asked:
+            arguments = item.get(key)
+            if arguments is not None:
+                break
+        if asked:
             arguments = parse_arguments(arguments)
+        else:
+            arguments = {key: item[key] for key in _RESPONSES_PLAIN_KEYS[kind] if item.get(key) is not None}
         call_id, name = item.get("call_id"), item.get("name")
         call: JsonObject = {
             "call_id": call_id if call_id and isinstance(call_id, str) else _text(item.get("id")),

@@ -111,13 +111,13 @@ def _covered_ms(intervals: Iterable[Interval]) -> float:
 
 
 def _cached_share(calls: Iterable[TrajectoryModelCall]) -> float | None:
-    both = [
-        (counts.cached_tokens, counts.prompt_tokens)
-        for call in calls
-        if (counts := call.token_stats).cached_tokens is not None and counts.prompt_tokens is not None
-    ]
-    prompt = sum(total for _, total in both)
-    return min(1.0, sum(cached for cached, _ in both) / prompt) if prompt else None
+    cached = prompt = 0
+    for call in calls:
+        counts = call.token_stats
+        if counts.cached_tokens is not None and counts.prompt_tokens is not None:
+            cached += counts.cached_tokens
+            prompt += counts.prompt_tokens
+    return min(1.0, cached / prompt) if prompt else None
 
 
 def _retries(
