@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -185,6 +186,39 @@ def test_usage_that_only_the_server_knew_counts() -> None:
     assert (record.tokens_in, record.tokens_out) == (5, 6)
 
 
+_CHAT: dict[str, Any] = {
+    "id": "r2",
+    "model": "answered",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "content": "<think>hm</think>",
+                "reasoning_details": [{"text": "a"}, {"summary": "b"}],
+                "tool_calls": [
+                    {"id": "t1", "type": "function", "function": {"name": "bash", "arguments": "{}"}},
+                    {"id": "t2", "type": "custom", "custom": {"name": "edit", "input": "x"}},
+                ],
+            },
+        },
+        {"index": 1, "finish_reason": "stop", "message": {"content": [{"type": "thinking", "thinking": "c"}]}},
+    ],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 1}},
+}
+_MESSAGES: dict[str, Any] = {
+    "id": "r3",
+    "type": "message",
+    "model": "answered",
+    "stop_reason": "tool_use",
+    "content": [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "tool_use", "id": "t1", "name": "bash", "input": {"cmd": "ls"}},
+        {"type": "server_tool_use", "id": "t2", "name": "search", "input": {}, "server_name": "s"},
+    ],
+    "usage": {"input_tokens": 5, "output_tokens": 7, "cache_read_input_tokens": 3, "cache_creation": {}},
+}
+_ANSWERS = (("responses", EXCHANGE["response"]), ("chat", _CHAT), ("messages", _MESSAGES))
 _WRONG: list[Any] = [
     None,
     True,
@@ -204,16 +238,20 @@ _WRONG: list[Any] = [
 ]
 
 
+def _objects_in(value: Any) -> list[dict[str, Any]]:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [found for one in inner for found in ([one] if isinstance(one, dict) else []) + _objects_in(one)]
+
+
 def _spoilt(rng: random.Random) -> bytes:
     """Return a line in which a value is of another kind, a key is new, or some bytes are damaged."""
-    line = {**EXCHANGE, "notes": {"né": ["\u2028", 1e5, {"deep": "\\"}]}}
-    if rng.random() < 0.6:
-        place: dict[str, Any] = line
-        inner = rng.choice(["request", "response", "model_ref", None])
-        if inner is not None:
-            line[inner] = place = dict(EXCHANGE[inner])
+    dialect, answer = rng.choice(_ANSWERS)
+    line = {**EXCHANGE, "notes": {"né": ["\u2028", 1e5, {"deep": "\\"}]}, "dialect": dialect, "response": answer}
+    line = copy.deepcopy(line)
+    for _ in range(rng.choice([0, 1, 1, 2])):
+        place = rng.choice([line, *_objects_in(line)])
         key = rng.choice([*place, "type", "usage", "choices", "content", "stream_error", "terminal"])
-        place[key] = rng.choice(_WRONG)
+        place[key] = copy.deepcopy(rng.choice(_WRONG))
     data = bytearray(json.dumps(line, ensure_ascii=rng.random() < 0.5).encode())
     for _ in range(rng.choice([0, 0, 1, 2])):
         data[rng.randrange(len(data))] = rng.choice(b'"\\{}[],:0e+-.\x00\x1f \xff\xc3\xed\xa0u')

@@ -29,6 +29,14 @@ RECORD_FILES = [
 ]
 
 
+def test_lines_end_at_newlines_and_nowhere_else(store: CaptureStore) -> None:
+    pieces = [b'{"a":1}', b"a\rb", b"\x0b", b"\x1c", b"\xc2\x85", b"\xe2\x80\xa8", b" ", b"\r", b"", b"\x00", b"last"]
+    for data in (b"\n".join(pieces), b"\n".join(pieces) + b"\n", b"\n" * 3, b""):
+        store.path_for("0-0").write_bytes(data)
+        found = [line.removesuffix(b"\n") for line in store.lines("0-0")]
+        assert found == [line for line in data.split(b"\n") if line and not line.isspace()]
+
+
 def test_record_appends_lines_that_read_gives_back_in_order(store: CaptureStore) -> None:
     for number in range(3):
         store.record("0-0", {"n": number, "path": Path("/x"), "odd": "\ud800"})

@@ -95,6 +95,14 @@ def test_counts(usage: Any, dialect: Any, wanted: TokenCounts) -> None:
     assert token_counts(usage, dialect) == wanted
 
 
+PLACES = [
+    *("input_tokens", "prompt_tokens", "output_tokens", "completion_tokens", "total_tokens"),
+    *("prompt_tokens_details", "input_tokens_details", "output_tokens_details", "completion_tokens_details"),
+    *("cached_tokens", "cached_input_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"),
+    *("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens", "cache_creation"),
+    *("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"),
+    *("reasoning_tokens", "thinking_tokens", "reasoning_output_tokens", "thoughts_token_count"),
+]
 COUNT = st.one_of(st.none(), st.integers(-1, 50), st.booleans(), st.just("4"))
 DETAILS = st.one_of(
     st.none(), st.dictionaries(st.sampled_from(["cached_tokens", "reasoning_tokens", "thinking_tokens"]), COUNT)
@@ -137,6 +145,19 @@ def test_counts_are_true_or_unknown_and_never_invented(usage: dict[str, Any], di
     elif None in (counts.tokens_in, counts.tokens_out):
         assert counts.tokens_total is None
     assert counts.cache_hit == (None if counts.cached_tokens is None else counts.cached_tokens > 0)
+
+
+@given(
+    st.dictionaries(st.sampled_from(PLACES), COUNT | st.dictionaries(st.sampled_from(PLACES), COUNT)),
+    st.sampled_from(["responses", "chat", "messages", None]),
+)
+@settings(max_examples=500, deadline=None)
+def test_a_place_that_is_not_there_says_what_null_says(usage: dict[str, Any], dialect: Any) -> None:
+    """Only the places that a usage object has are looked at; the others cannot change what is found."""
+    everywhere = {**dict.fromkeys(PLACES), **usage}
+    assert token_counts(usage, dialect) == token_counts(everywhere, dialect)
+    backwards = dict(reversed(everywhere.items()))
+    assert token_counts(backwards, dialect) == token_counts(usage, dialect)
 
 
 def test_usage_is_found_where_providers_put_it() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.capture import CaptureStore
+from nemo_gym.records.codec import encode
 from nemo_gym.records.evidence import ValidationError
 from nemo_gym.records.identity import rollout_id_of
 from nemo_gym.rollouts.enrich import attach_evidence
@@ -97,7 +98,7 @@ METADATA = (
 )
 
 
-def enriched(case, tmp_path):
+def enriched(case, tmp_path, **options):
     row = copy.deepcopy(case["row"])
     store = CaptureStore(tmp_path)
     for exchange in case["captured_exchanges"]:
@@ -107,7 +108,9 @@ def enriched(case, tmp_path):
         result["ng_agent_observations"] = copy.deepcopy(case["ng_agent_observations"])
     if case["producer_ng_trajectory"] is not None:
         result["ng_trajectory"] = copy.deepcopy(case["producer_ng_trajectory"])
-    returned = attach_evidence(row, result, capture_dirs=[tmp_path], rollout_latency_ms=case["rollout_latency_ms"])
+    returned = attach_evidence(
+        row, result, capture_dirs=[tmp_path], rollout_latency_ms=case["rollout_latency_ms"], **options
+    )
     assert returned is result
     assert row == case["row"]
     return result
@@ -179,6 +182,14 @@ def test_what_the_agent_returned_beside_the_evidence_stays_as_it_was(name, tmp_p
     case = CASES[name]
     result = enriched(case, tmp_path)
     assert {key: value for key, value in result.items() if key not in ATTACHMENTS} == case["result_fields"]
+
+
+@pytest.mark.parametrize("options", [{}, {"include_payloads": False}, {"keep_captured_payloads": True}])
+@pytest.mark.parametrize("name", CASES)
+def test_a_handed_rollout_that_is_only_written_is_written_as_any_other(name, options, tmp_path):
+    plain = enriched(CASES[name], tmp_path / "plain", include_perf_detail=True, **options)
+    written = enriched(CASES[name], tmp_path / "written", include_perf_detail=True, encoded_bodies=True, **options)
+    assert json.loads(encode(written)) == json.loads(encode(plain))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.records.codec import Encoded, encode
 from nemo_gym.records.conversation import ITEM_TYPES, checked_item, checked_items
 from nemo_gym.records.evidence import (
     AgentInvocation,
@@ -20,7 +23,9 @@ from nemo_gym.records.evidence import (
     TrajectoryRecord,
     ValidationError,
     dump,
+    dump_to_write,
     read,
+    with_model_calls,
 )
 
 SERVER = {"type": "responses_api_models", "name": "policy"}
@@ -206,3 +211,60 @@ def test_a_list_of_items_is_checked_as_each_of_them_is(items: list[Any]) -> None
         with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
             checked_items(items)
     assert items == before
+
+
+_PAYLOADS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(_PAYLOADS)
+def test_what_is_only_written_is_written_as_any_dump_is(payload: Any) -> None:
+    """Also where the payload holds what fast JSON refuses: lone surrogates, integers of any size, NaN."""
+    body = Encoded(b'{"input": "q"}')
+    bundle_record = read(
+        AgentObservationBundle,
+        bundle(
+            invocation("x", model_calls=[{"model_call_id": "c", "model_ref": SERVER}], conversation=[_output(payload)]),
+            tool(invocation_id="x"),
+            {"kind": "context_compaction", "invocation_id": "x", "model_calls": [{"model_call_id": "c"}]},
+            {"kind": "sandbox", "role": "agent"},
+        ),
+    )
+    record = read(
+        TrajectoryRecord,
+        trajectory(
+            invocations=[invocation("x", conversation=[_output(payload)])],
+            turns=[turn(invocation_id="x", question=payload)],
+            model_calls=[{"model_call_id": "c", "request": payload}, {"request": body, "response": body}],
+            tool_calls=[tool(output=payload)],
+            gaps=[{"code": "g"}],
+        ),
+    )
+    for whole in (bundle_record, record):
+        assert json.loads(encode(dump_to_write(whole))) == json.loads(encode(dump(whole)))
+        assert dump_to_write(whole)["gaps"] == dump(whole)["gaps"]
+
+
+@pytest.mark.parametrize("payload", ["\ud800", {"deep": object()}, {None: 1}])
+def test_a_list_that_holds_what_only_the_codec_can_write_is_dumped(payload: Any) -> None:
+    record = read(TrajectoryRecord, trajectory(tool_calls=[tool(output=payload)], turns=[turn()]))
+    dumped = dump_to_write(record)
+    assert dumped["tool_calls"] == dump(record)["tool_calls"]
+    assert type(dumped["turns"]) is Encoded
+
+
+def test_a_copy_with_other_references_is_the_same_record_otherwise() -> None:
+    items = [{"role": "user", "content": ""}]
+    record = read(AgentInvocation, invocation("x", conversation=items, model_calls=[{"model_call_id": "c"}]))
+    refs = [ModelCallRef(model_call_id="d")]
+    copied = with_model_calls(record, refs)
+    assert copied == msgspec.structs.replace(record, model_calls=refs)
+    assert copied.conversation is record.conversation
+    assert record.model_calls == [ModelCallRef(model_call_id="c")]
+
+
+def _output(payload: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": "t", "output": payload}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from nemo_gym.records.evidence import ModelCallRef, TrajectoryModelCall, read
@@ -63,3 +65,30 @@ def test_records_and_mappings_have_the_same_identity(make):
     expected = ("c1", ("responses_api_models", "policy"), "r1")
     assert identity_of(ref) == identity_of(read(ModelCallRef, ref)) == expected
     assert identity_of(stated) == identity_of(read(TrajectoryModelCall, stated)) == expected
+
+
+def test_every_form_of_a_reference_matches_the_calls_that_have_all_it_gives(make):
+    """The rule itself, call by call, over every combination of identifiers that two calls may share or lack."""
+    ids, servers, answers = (
+        (None, "c1", "c2"),
+        (None, make.policy, {**make.policy, "name": "judge"}),
+        (None, "r1", "r2"),
+    )
+    forms = [
+        {"model_call_id": call_id, "model_ref": server, "response_id": answer}
+        for call_id, server, answer in itertools.product(ids, servers, answers)
+    ]
+    for calls in itertools.product(forms[:-1:5], forms[1::4]):
+        index = CallIndex(calls)
+        for ref in forms:
+            named = ref["model_call_id"] is not None
+            if not named and None in (ref["model_ref"], ref["response_id"]):
+                continue
+            expected = [
+                position
+                for position, call in enumerate(calls)
+                if all(ref[name] is None or ref[name] == call[name] for name in ref)
+            ]
+            assert list(index.match(ref)) == expected
+            assert list(index.match(read(ModelCallRef, ref))) == expected
+            assert list(index.match(identity_of(ref))) == expected

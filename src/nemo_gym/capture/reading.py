@@ -108,9 +108,12 @@ def _check_well_formed(kind: object, line: bytes) -> None:
 
 
 def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
-    for body in (stated.request, stated.response, stated.stream_error):
-        if body is not None and type(body) is not dict:
-            raise ValueError("a body is an object")
+    if (
+        type(stated.request) not in _OBJECT_OR_NULL
+        or type(stated.response) not in _OBJECT_OR_NULL
+        or type(stated.stream_error) not in _OBJECT_OR_NULL
+    ):
+        raise ValueError("a body is an object")
     tokens = answer.tokens
     return ModelCallRecord(
         call_index=call_index,
@@ -232,6 +235,7 @@ class _WithEncodedBodies(_Stated, kw_only=True):
 _decode_stated = msgspec.json.Decoder(_Stated).decode
 _decode_encoded = msgspec.json.Decoder(_WithEncodedBodies).decode
 _decode_any = msgspec.json.Decoder().decode
+_OBJECT_OR_NULL = frozenset({dict, type(None)})
 
 
 class _Answer(NamedTuple):

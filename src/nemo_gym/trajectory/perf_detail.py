@@ -90,6 +90,8 @@ def _time(calls: Sequence[TrajectoryModelCall], tools: Sequence[ToolCallObservat
 def _interval(part: TrajectoryModelCall | ToolCallObservation) -> Interval | None:
     """Return start and end, seconds; an unknown bound follows from the other one and the measured duration."""
     start, end = part.started_at, part.completed_at
+    if start is not None and end is not None and end >= start:
+        return start, end
     if start is None and end is None:
         return None
     if part.duration_ms is not None:
