@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nemo_gym.capture import CaptureStore
+from nemo_gym.records.codec import encode
 from nemo_gym.records.evidence import AgentObservationBundle, dump, read
 from nemo_gym.rollouts.enrich import attach_evidence
 from nemo_gym.trajectory import attach_summary_calls, join_bundle
@@ -154,6 +157,7 @@ def test_attaching_evidence_does_it_with_and_without_payloads_on_the_record(
     attach_evidence(
         row, result, capture_dirs=[tmp_path], include_payloads=include_payloads, encoded_bodies=encoded_bodies
     )
+    result = json.loads(encode(result))
     assert [ref["model_call_id"] for ref in result["ng_trajectory"]["invocations"][0]["model_calls"]] == [
         "c1",
         "sum",

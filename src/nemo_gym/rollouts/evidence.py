@@ -39,7 +39,8 @@ class EvidencePolicy:
     `capture_dirs` is empty when observability is off. `attach` puts capture, trajectory and performance on results;
     `keep_captured_payloads` leaves bodies in `ng_model_call_capture` after the projection; `delete_captures` removes a
     capture once its calls are on the record; `seal_captures` compresses it once the record is written;
-    `encoded_bodies` leaves captured bodies undecoded, when nobody but the writer gets the results.
+    `encoded_bodies` puts captured bodies and lists of records on results as the bytes that are written, when nobody but
+    the writer gets them.
     """
 
     capture_dirs: Sequence[Path] = field(default_factory=tuple)
