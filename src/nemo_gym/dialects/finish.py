@@ -66,7 +66,7 @@ def finish_reason_of(response: object) -> str | None:
     reason = response.get("stop_reason")
     if isinstance(reason, str):
         return reason
-    reasons = _choice_reasons(response)
+    reasons = _choice_reasons(response) if "choices" in response else None
     if reasons and reasons[0] is not None:
         return reasons[0]
     details = response.get("incomplete_details")
