@@ -99,14 +99,30 @@ def _resolve_under_cwd_or_install(path: str | Path, *, validator: Callable[[Path
     return next((root / wanted for root in roots if holds(root / wanted)), roots[0] / wanted)
 
 
+def settle_in_working_folder() -> None:
+    """Take the current folder for the working folder, as if imported only now: for a process that was forked."""
+    for name in _CACHES:
+        if os.environ.get(name) == _cache():
+            del os.environ[name]
+    working = PARENT_DIR if WORKING_DIR == PARENT_DIR else Path.cwd()
+    globals().update(WORKING_DIR=working, CACHE_DIR=working / "cache", RESULTS_DIR=working / "results")
+    _prepare_process()
+
+
 def _prepare_process() -> None:
     for root in _component_roots():
         if str(root) not in sys.path:
             sys.path.append(str(root))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    cache = str(CACHE_DIR / "huggingface")
-    os.environ.setdefault("HF_HOME", cache)
-    os.environ.setdefault("HF_DATASETS_CACHE", cache)
+    for name in _CACHES:
+        os.environ.setdefault(name, _cache())
+
+
+_CACHES = ("HF_HOME", "HF_DATASETS_CACHE")
+
+
+def _cache() -> str:
+    return str(CACHE_DIR / "huggingface")
 
 
 _prepare_process()

@@ -12,9 +12,11 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37
@@ -68,8 +70,13 @@ class AdoptedProcess:
         self.pid = pid
         self.returncode: int | None = None
         self._ended = asyncio.Event()
-        self._pidfd = os.pidfd_open(pid)
         self._loop = asyncio.get_running_loop()
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended, and somebody else has waited for it
+            self.returncode = _UNKNOWN_EXIT
+            self._ended.set()
+            return
         self._loop.add_reader(self._pidfd, self._reap)
 
     async def wait(self) -> int:
@@ -92,46 +99,65 @@ class AdoptedProcess:
 
 
 class ForkServer:
-    """Starts servers as copies of one process. Made at once, since its imports take a while; used once."""
+    """Starts servers as copies of one process. Made at once, since its imports take a while; used once.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    A process of `subprocess` and a thread that waits for it, not one of the event loop: a loop may leave descriptors
+    open in what it starts (uvloop does), and then the end of the answer never comes.
+    """
 
-    @classmethod
-    async def start(
-        cls, modules: Sequence[str], *, directory: Path, environment: Mapping[str, str], inherited: int
-    ) -> ForkServer:
-        """Start importing `modules`. `directory` is any folder; `inherited` is a descriptor that all servers get."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "nemo_gym.engine.local.forkserver",
-            *modules,
+    def __init__(
+        self, modules: Sequence[str], *, directory: Path, environment: Mapping[str, str], inherited: int
+    ) -> None:
+        """Start importing `modules` in `directory`, not from it. All servers get the descriptor `inherited`."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "nemo_gym.engine.local.forkserver", *modules],
             cwd=directory,
             env=dict(environment),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             pass_fds=(inherited,),
             start_new_session=True,
         )
-        return cls(process)
 
     async def fork(self, servers: Sequence[Mapping[str, str]]) -> list[AdoptedProcess] | None:
-        """Return one process for each of `servers`, the arguments of `forkserver._become`; None when nothing started.
+        """Return one process for each of `servers`, the arguments of `forkserver._become`; None when nothing runs.
 
-        Cancelling it ends the fork server; what that had forked carries the mark of the launch.
+        However it ends, the fork server is gone, and so is every copy that is not returned: copies tell of themselves
+        before anything else, and the answer ends when the last one has.
         """
-        try:
-            with _ADOPTING.on():
-                answer, _ = await self._process.communicate(json.dumps(list(servers)).encode())
-        finally:
-            if self._process.returncode is None:
-                self._process.kill()
-                await self._process.wait()
-        if self._process.returncode != 0 or not answer:
-            return None
-        return [AdoptedProcess(pid) for pid in json.loads(answer)]
+        request = json.dumps(list(servers)).encode()
+        with _ADOPTING.on():
+            answering = asyncio.ensure_future(asyncio.to_thread(self._process.communicate, request))
+            cancelled: asyncio.CancelledError | None = None
+            while not answering.done():
+                try:
+                    await asyncio.wait([answering])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    self._process.kill()
+            pids = dict(json.loads(line) for line in answering.result()[0].splitlines())
+            if cancelled is None and len(pids) == len(servers):
+                try:
+                    return [AdoptedProcess(pids[index]) for index in range(len(servers))]
+                except OSError:  # no descriptor is left for another process
+                    _end(pids.values())
+                    raise
+            _end(pids.values())
+        if cancelled is not None:
+            raise cancelled
+        return None
+
+
+def _end(pids: Iterable[int]) -> None:
+    """Kill what was forked, and what that may have started, and wait for it."""
+    for pid in pids:
+        for kill in (os.killpg, os.kill):  # it may lead no group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
 
 def _prctl(option: int, argument: int) -> None:

@@ -14,8 +14,11 @@ import json
 import os
 import sys
 import threading
+from importlib.machinery import all_suffixes
+from pathlib import Path
 from typing import NoReturn
 
+import nemo_gym
 from nemo_gym.engine.local.child import run_entry
 
 FAILED = 3
@@ -34,18 +37,27 @@ def main() -> None:
     servers: list[dict[str, str]] = json.load(sys.stdin)
     if threading.active_count() > 1:
         sys.exit(FAILED)  # a thread does not survive a fork, and what it had locked stays locked
+    if any(_has_own(Path(server["directory"], server["entrypoint"]).parent) for server in servers):
+        sys.exit(FAILED)
     gc.collect()
     gc.freeze()  # the copies share these objects with this process as long as nobody writes to them
-    pids = []
-    for server in servers:
-        pid = os.fork()
-        if not pid:
+    for index, server in enumerate(servers):
+        if not os.fork():
+            # The copy tells of itself: a copy that runs is known, whatever becomes of this process meanwhile.
+            os.write(answer, f"[{index}, {os.getpid()}]\n".encode())
             os.close(answer)
             _become(**server)
-        pids.append(pid)
-    os.write(answer, json.dumps(pids).encode())
     # Not as a program ends: nothing here may run that the copies will run too.
     os._exit(0)
+
+
+def _has_own(folder: Path) -> bool:
+    """Whether the folder, the first that a server's imports look into, has a module of a name that is imported."""
+    for entry in folder.iterdir():
+        name, _, ending = entry.name.partition(".")
+        if name in sys.modules and (f".{ending}" in all_suffixes() or (entry / "__init__.py").is_file()):
+            return True
+    return False
 
 
 def _become(*, directory: str, entrypoint: str, log_file: str, name_variable: str, name: str) -> NoReturn:
@@ -59,7 +71,9 @@ def _become(*, directory: str, entrypoint: str, log_file: str, name_variable: st
     os.close(log)
     os.environ[name_variable] = name
     os.chdir(directory)
-    del sys.path[0]  # the folder that this program was started in
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - what `python -m` does
+    nemo_gym.settle_in_working_folder()
     run_entry(entrypoint, ())
     sys.exit(0)
 

@@ -139,10 +139,9 @@ async def _created(
     """Create the processes: copies of one another when they share imports, else one by one."""
     death_pipe = running._death_pipe[0]
     if shared_imports:
-        folder = logs[blocks[0].name].parent
-        forkserver = await ForkServer.start(
-            shared_imports, directory=folder, environment=environment, inherited=death_pipe
-        )
+        for log_file in logs.values():
+            log_file.open("wb").close()  # what cannot be written is an error here; a copy has nowhere to say it
+        forkserver = ForkServer(shared_imports, directory=INSTALL_ROOT, environment=environment, inherited=death_pipe)
         on_way()
         processes = await forkserver.fork([_copy_of(block, logs[block.name]) for block in blocks])
         if processes is not None:

@@ -26,6 +26,9 @@ class Handler(BaseHTTPRequestHandler):
             re.match(r"(a+)+$", "a" * 60 + "b")  # holds the interpreter for longer than anybody waits
         roots = os.environ["NEMO_GYM_EXTRA_ROOTS"]
         told = {"status": "ok", "cwd": str(Path.cwd()), "path": sys.path, "argv": sys.argv, "extra_roots": roots}
+        package = sys.modules["nemo_gym"]  # what started this process has imported it
+        told["folders"] = [str(package.WORKING_DIR), str(package.CACHE_DIR), str(package.RESULTS_DIR)]
+        told["caches"] = [os.environ["HF_HOME"], os.environ["HF_DATASETS_CACHE"]]
         body = json.dumps(told).encode()
         self.send_response(200 if self.path in ("/", "/readyz") else 404)
         self.send_header("content-length", str(len(body)))
