@@ -69,6 +69,13 @@ def test_a_missing_file_is_named_with_every_place_that_was_tried(load: Load, wri
     assert caught.value.exit_code == 2
 
 
+def test_a_folder_in_place_of_a_file_is_called_one(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").mkdir()
+    for path in ("some.yaml", str(tmp_path / "some.yaml")):
+        with pytest.raises(ConfigFileNotFoundError, match=r"`.*some\.yaml` is a folder: `/.*some\.yaml`\. Name a file"):
+            load(config_paths=[path])
+
+
 def test_bad_yaml_is_named_with_file_line_and_column(load: Load, write: Write) -> None:
     file = write("bad.yaml", "limit: 1\nsplit: [a\n")
     with pytest.raises(ConfigError, match=rf"`{file}` line \d+, column \d+: not YAML"):

@@ -249,6 +249,8 @@ def test_settings_report_every_problem_at_once():
         {"dispatch_budget_s": 5},
         {"environment_routing_mode": "legacy"},
         {"environment_routing_mode": "taskset"},
+        *({"responses_create_params": {"temperature": float(name)}} for name in ("nan", "inf", "-inf")),
+        {"responses_create_params": {"metadata": {"deep": [float("nan")]}}},
     ):
         with pytest.raises(ValueError, match="invalid configuration"):
             parse_settings(RolloutCollectionConfig, {"input_jsonl_fpath": "i", "output_jsonl_fpath": "o", **bad})

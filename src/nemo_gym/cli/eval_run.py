@@ -65,7 +65,7 @@ def command(
             "--agent", "-a", metavar="NAME", help="Send every row to this agent, or start this kind of agent."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N rows.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N rows; 0: all.")] = None,
     num_repeats: Annotated[int | None, typer.Option("--num-repeats", metavar="N", help="Rollouts of each row.")] = None,
     interleave_repeats: Annotated[
         bool, typer.Option("--interleave-repeats", help="All first repeats before all second ones.")

@@ -82,6 +82,8 @@ def find_file(path: str | Path, roots: Sequence[Path], *, what: str = "file") ->
     if found.is_file():
         return found
     tried = [found] if Path(path).expanduser().is_absolute() else [root / Path(path).expanduser() for root in roots]
+    if folder := next((place for place in tried if place.is_dir()), None):
+        raise ConfigFileNotFoundError(f"{what} `{path}` is a folder: `{folder}`. Name a file.")
     places = ", ".join(f"`{place}`" for place in tried)
     raise ConfigFileNotFoundError(f"{what} `{path}` does not exist. Looked at {places}.")
 

@@ -6,6 +6,7 @@ that nothing reads.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -97,6 +98,15 @@ class SharedRolloutCollectionConfig(_HealthSettings):
         if self.environment_routing_mode == "taskset" and not self.environment_server_routes:
             raise ValueError("`environment_routing_mode=taskset` needs `environment_server_routes`")
         return self
+
+    @field_validator("responses_create_params")
+    @classmethod
+    def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False, default=str)
+        except ValueError as error:  # a request would silently carry null in its place
+            raise ValueError("a number must be finite; leave a value out to have the server's own") from error
+        return value
 
     @property
     def files(self) -> RunFiles:
