@@ -49,6 +49,8 @@ class RolloutKey(NamedTuple):
 def rollout_key(row: Mapping[str, Any]) -> RolloutKey | None:
     """Return the row's key, or None when it lacks an index or one is no whole number from 0 to below 2**63."""
     task, rollout = row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX)
+    if type(task) is int and type(rollout) is int and 0 <= task < _INDEX_LIMIT and 0 <= rollout < _INDEX_LIMIT:
+        return RolloutKey(task, rollout)  # asked for each row more than once
     if not _is_index(task) or not _is_index(rollout):
         return None
     return RolloutKey(task, rollout)

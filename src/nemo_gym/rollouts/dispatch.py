@@ -1,6 +1,7 @@
 """Bounded, structured concurrency: many rows at once, outcomes in completion order, nothing left running at the end.
 
-A driver task owns a task group with one task per admitted row. It ends when every row has an outcome, or when it is
+A driver task owns a task group with one task per admitted row, or, where nobody takes the outcomes, with as many tasks
+as rows may run at once, each going on with the next row. It ends when every row has an outcome, or when it is
 cancelled; either way every row's task has ended before it has.
 """
 
@@ -17,6 +18,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from nemo_gym.records.codec import JsonObject
 
 ResultT = TypeVar("ResultT")
+_ROWS_IN_A_ROW = 64
+"""After so many rows the loop gets its turn, also when none of them waited for anything."""
 
 
 class Run(Protocol):
@@ -50,6 +53,7 @@ class Dispatch:
     def __init__(self, rows: Iterable[JsonObject], run: Run, *, max_resident: int | None, total: int | None) -> None:
         self._rows = iter(rows)
         self._run = run
+        self._max_resident = max_resident
         self._slots = None if max_resident is None else asyncio.Semaphore(max_resident)
         self._total = total
         self._finished = 0
@@ -139,6 +143,10 @@ class Dispatch:
 
     async def _admit(self, group: asyncio.TaskGroup) -> None:
         """Start a task for each row, in order, as places become free."""
+        if not self._keeps_outcomes and self._max_resident is not None:
+            for _ in range(self._max_resident if self._total is None else min(self._max_resident, self._total)):
+                group.create_task(self._one_by_one())
+            return
         while True:
             if self._slots is not None:
                 await self._slots.acquire()
@@ -146,9 +154,16 @@ class Dispatch:
             if row is None:
                 return
             self._unbegun[id(row)] = row
-            self.resident += 1
-            self.most_resident = max(self.most_resident, self.resident)
+            self._enter()
             group.create_task(self._one(row))
+
+    async def _one_by_one(self) -> None:
+        """Run the next row that nobody runs, until there is none."""
+        for row in self._rows:
+            self._enter()
+            await self._one(row)
+            if not self._finished % _ROWS_IN_A_ROW:
+                await asyncio.sleep(0)
 
     async def _one(self, row: JsonObject) -> None:
         self._unbegun.pop(id(row), None)  # a caller may pass one object several times
@@ -191,7 +206,11 @@ class Dispatch:
             self._ready.append(done)
             self._wake()
         else:
-            self._leave()
+            self.resident -= 1
+
+    def _enter(self) -> None:
+        self.resident += 1
+        self.most_resident = max(self.most_resident, self.resident)
 
     def _leave(self) -> None:
         self.resident -= 1

@@ -213,7 +213,7 @@ class RolloutExecutor:
             recorder.failure(result, label=target.label)
             self._log_failure(row, result)
         else:
-            key = rollout_key(row)
+            key = rollout_key(row) if self._prior_failures else None
             if key is not None and key in self._prior_failures:
                 result[keys.PRIOR_FAILURES] = self._prior_failures[key]
             if not recorder.success(result, label=target.label):
