@@ -20,7 +20,7 @@ from nemo_gym.engine.local.leftovers import marked_processes
 from nemo_gym.errors import ServerStartError
 
 Make = Callable[..., ResolvedConfig]
-SHARED = ("nemo_gym.records", "decimal")
+SHARED = ("decimal", "fractions")
 DEADLINE_S = 120.0
 
 pytestmark = pytest.mark.skipif(not adoption.can_adopt(), reason="only Linux lets a process adopt orphans")
@@ -143,7 +143,9 @@ async def test_imports_that_do_not_allow_copies_leave_each_server_on_its_own(
     (tmp_path / f"{module}.py").write_text(text)
     environ = with_modules_of(tmp_path)
     before = processes()
-    running = await start_servers(three_servers(), log_dir=tmp_path / "logs", environ=environ, shared_imports=(module,))
+    running = await start_servers(
+        three_servers(), log_dir=tmp_path / "logs", environ=environ, shared_imports=("decimal", module)
+    )
     try:
         assert len(running.instances) == 3
         for instance in running.instances:
@@ -164,7 +166,9 @@ async def test_a_start_that_is_cancelled_while_it_goes_on_leaves_nothing_behind(
     environ = with_modules_of(tmp_path)
     before = processes()
     start = asyncio.create_task(
-        start_servers(three_servers(), log_dir=tmp_path / "logs", environ=environ, shared_imports=("slow_module",))
+        start_servers(
+            three_servers(), log_dir=tmp_path / "logs", environ=environ, shared_imports=("decimal", "slow_module")
+        )
     )
     async with asyncio.timeout(DEADLINE_S):
         while not (tmp_path / "began").exists():
@@ -242,3 +246,12 @@ async def test_a_log_that_cannot_be_written_is_an_error_of_the_starter(
     (tmp_path / "plain_agent.log").mkdir()
     with pytest.raises(IsADirectoryError, match=r"plain_agent\.log"):
         await start_servers(three_servers(), log_dir=tmp_path, shared_imports=shared)
+
+
+async def test_imports_that_at_most_one_server_needs_are_not_shared(three_servers: Make, tmp_path: Path) -> None:
+    running = await start_servers(three_servers(), log_dir=tmp_path, shared_imports=("nemo_gym.records",))
+    try:
+        for instance in running.instances:
+            assert "nemo_gym.engine.local.child" in psutil.Process(instance.pid).cmdline()
+    finally:
+        await running.stop()

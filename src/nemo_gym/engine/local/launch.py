@@ -114,7 +114,7 @@ async def start_servers(
     try:
         environment = _environment(config, running, log_dir, os.environ if environ is None else environ)
         logs = {block.name: log_dir / f"{_file_name(block.name)}.log" for block in blocks}
-        shared = shared_imports if len(blocks) > 1 and can_adopt() else ()
+        shared = shared_imports if can_adopt() and _several_import(blocks, shared_imports) else ()
         async for process in _created(running, blocks, logs, environment, shared_imports=shared, on_way=on_way):
             running._processes.append(process)
             if on_event is not None:
@@ -152,6 +152,20 @@ async def _created(
         variables = {**environment, CONFIG_PATH_ENV: block.name}
         yield await ServerProcess.start(block, log_file=logs[block.name], environment=variables, death_pipe=death_pipe)
     on_way()
+
+
+def _several_import(blocks: Sequence[ServerBlock], modules: Sequence[str]) -> bool:
+    """Return whether several entry files name the package of `modules`: for fewer, sharing would cost, not save."""
+    packages = {module.partition(".")[0].encode() for module in modules}
+    users = 0
+    for block in blocks:
+        assert block.directory is not None
+        try:
+            text = (block.directory / block.entrypoint).read_bytes()
+        except OSError:
+            continue
+        users += any(package in text for package in packages)
+    return users > 1
 
 
 def _copy_of(block: ServerBlock, log_file: Path) -> dict[str, str]:
