@@ -62,7 +62,6 @@ def backend() -> Iterator[Backend]:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        started.set()
         return runner
 
     runners: list[web.AppRunner] = []
@@ -70,6 +69,7 @@ def backend() -> Iterator[Backend]:
     def run() -> None:
         asyncio.set_event_loop(loop)
         runners.append(loop.run_until_complete(serve()))
+        started.set()  # a test that ends at once finds it there
         loop.run_forever()
 
     thread = threading.Thread(target=run, daemon=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.capture.hold import HoldClock, TerminalHold
+from nemo_gym.capture.hold import TerminalHold
+from nemo_gym.capture.shared_timer import SharedTimer
 
 ANSWER = b'{"id":"r"}'
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
@@ -144,7 +145,7 @@ async def test_sends_can_be_tasks(captured: Any) -> None:
 
 async def test_holds_expire_in_order_unless_they_are_settled() -> None:
     loop = asyncio.get_running_loop()
-    clock = HoldClock(loop, 0.05)
+    clock = SharedTimer(loop, 0.05)
     sent: list[int] = []
 
     def hold_of(number: int) -> TerminalHold:
@@ -169,7 +170,7 @@ async def test_holds_expire_in_order_unless_they_are_settled() -> None:
 
 
 async def test_settled_holds_are_not_kept_until_their_deadline() -> None:
-    clock = HoldClock(asyncio.get_running_loop(), 3600)
+    clock = SharedTimer(asyncio.get_running_loop(), 3600)
 
     async def send(message: Any) -> None:
         return

@@ -159,13 +159,13 @@ async def test_a_body_that_arrives_slowly_is_read_whole(
 ) -> None:
     """The watch for a client that left becomes due in the middle of the body: while the handler reads it, or before."""
     watched = Watched()
-    begin = boundary._Watch.start
+    begin = boundary._Watch.expire
 
     def noting(watch: Any) -> None:
         begin(watch)
         watched.watching.set()
 
-    monkeypatch.setattr(boundary._Watch, "start", noting)
+    monkeypatch.setattr(boundary._Watch, "expire", noting)
     served = serve(make_app(watched))
 
     async def slowly() -> Any:
@@ -202,29 +202,3 @@ def test_listening_beyond_this_machine_needs_a_token(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(SERVER_TOKEN_ENV, "secret")
     check_binding("0.0.0.0")
     assert server_token_headers() == {"x-ng-server-token": "secret"}
-
-
-async def test_one_clock_starts_the_watches_that_are_due_and_forgets_those_that_are_closed() -> None:
-    started: list[str] = []
-
-    class Named(boundary._Watch):
-        def __init__(self, name: str) -> None:
-            self.name, self.is_closed = name, False
-
-        def start(self) -> None:
-            if not self.is_closed:
-                started.append(self.name)
-
-    clock = boundary._WatchClock(asyncio.get_running_loop())
-    over, lasting, late = Named("over"), Named("lasting"), Named("late")
-    clock.add(over)
-    clock.add(lasting)
-    over.is_closed = True
-    while not started:
-        await asyncio.sleep(0)
-    clock.add(late)
-    while len(started) < 2:
-        await asyncio.sleep(0)
-    assert started == ["lasting", "late"]
-    assert clock._timer is None
-    assert not clock._watches

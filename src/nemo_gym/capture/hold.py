@@ -3,44 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from nemo_gym.capture.batch import Waiter
 from nemo_gym.capture.correlation import Message, Send
-
-
-class HoldClock:
-    """The deadlines of all holds of one event loop, `deadline_s` seconds each.
-
-    Nearly every hold ends long before its deadline, so they share a timer instead of starting and stopping one each.
-    """
-
-    __slots__ = ("_deadline_s", "_holds", "_timer", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_s: float) -> None:
-        self.loop, self._deadline_s = loop, deadline_s
-        self._holds: deque[tuple[float, TerminalHold]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, hold: TerminalHold) -> None:
-        """Have `hold` expire unless it is settled before its deadline."""
-        holds = self._holds
-        while holds and holds[0][1].settled:
-            holds.popleft()
-        holds.append((self.loop.time() + self._deadline_s, hold))
-        if self._timer is None:
-            self._timer = self.loop.call_later(self._deadline_s, self._ring)
-
-    @property
-    def waiting(self) -> int:
-        """How many holds it keeps."""
-        return len(self._holds)
-
-    def _ring(self) -> None:
-        holds, now = self._holds, self.loop.time()
-        while holds and (holds[0][1].settled or holds[0][0] <= now):
-            holds.popleft()[1].expire()
-        self._timer = self.loop.call_at(holds[0][0], self._ring) if holds else None
+from nemo_gym.capture.shared_timer import SharedTimer
 
 
 class TerminalHold:
@@ -50,10 +16,10 @@ class TerminalHold:
     is still running.
     """
 
-    __slots__ = ("_clock", "_durable", "_flushing", "_messages", "_send", "recording", "settled")
+    __slots__ = ("_durable", "_flushing", "_messages", "_send", "_timer", "recording", "settled")
 
-    def __init__(self, send: Send, clock: HoldClock) -> None:
-        self._send, self._clock = send, clock
+    def __init__(self, send: Send, timer: SharedTimer) -> None:
+        self._send, self._timer = send, timer
         self._messages: list[Message] = []
         self._durable: asyncio.Future[bool | None] | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -64,7 +30,7 @@ class TerminalHold:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it belongs to."""
-        return self._clock.loop
+        return self._timer.loop
 
     @property
     def pending(self) -> bool:
@@ -88,12 +54,12 @@ class TerminalHold:
     def expect(self) -> None:
         """Have the record waited for, also when nothing is held yet: the answer may be made further out."""
         if self._durable is None:
-            self._durable = self._clock.loop.create_future()
-            self._clock.add(self)
+            self._durable = self._timer.loop.create_future()
+            self._timer.add(self)
 
     def waiter(self) -> Waiter | None:
         """Return what the writer calls when the record is durable, or None when nothing waits for it."""
-        return None if self._durable is None else (self._clock.loop, self.settle)
+        return None if self._durable is None else (self._timer.loop, self.settle)
 
     async def release(self) -> bool:
         """Wait until the record is durable or the deadline has passed, then send; returns False on the deadline.
@@ -127,7 +93,7 @@ class TerminalHold:
         self.settled = True
         self._durable.set_result(None)
         if not self.recording:  # the application still runs: it will not come to `release` for a while
-            self._flushing = self._clock.loop.create_task(self._flush())
+            self._flushing = self._timer.loop.create_task(self._flush())
 
     async def _flush(self) -> None:
         messages, self._messages = self._messages, []

@@ -30,9 +30,10 @@ from nemo_gym.capture.correlation import (
 )
 from nemo_gym.capture.exchange import KEPT_REQUEST_HEADERS, Exchange
 from nemo_gym.capture.execution import FACTS_SCOPE_KEY, current_facts
-from nemo_gym.capture.hold import HoldClock, TerminalHold
+from nemo_gym.capture.hold import TerminalHold
 from nemo_gym.capture.observer import CallObserver
 from nemo_gym.capture.settings import ModelCallCaptureConfig, make_capture_store
+from nemo_gym.capture.shared_timer import SharedTimer
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.capture.writer import CaptureWriter
 from nemo_gym.dialects.errors import error_body
@@ -70,7 +71,7 @@ class CaptureMiddleware:
         self.writer = writer if writer is not None or store is None else CaptureWriter(store)
         self._model_ref = encode(None if model_ref is None else dict(model_ref))
         self._hold_deadline_s = hold_deadline_s
-        self._clock: HoldClock | None = None
+        self._timer: SharedTimer | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI scope."""
@@ -115,7 +116,7 @@ class CaptureMiddleware:
         scope[FACTS_SCOPE_KEY] = exchange.facts
         facts = current_facts.set(exchange.facts)
         rollout = current_rollout.set((exchange.rollout_id, exchange.invocation_id))
-        hold = TerminalHold(send, self._clock_of_this_loop())
+        hold = TerminalHold(send, self._timer_of_this_loop())
         observer = CallObserver(exchange, receive, send, hold, _ID_HEADER)
         writer.counters.calls += 1
         exchange.started_at = time.time()
@@ -149,11 +150,11 @@ class CaptureMiddleware:
                         exchange.rollout_id, exchange.model_call_id, "not durable before the hold deadline"
                     )
 
-    def _clock_of_this_loop(self) -> HoldClock:
-        loop, clock = asyncio.get_running_loop(), self._clock
-        if clock is None or clock.loop is not loop:
-            clock = self._clock = HoldClock(loop, self._hold_deadline_s)
-        return clock
+    def _timer_of_this_loop(self) -> SharedTimer:
+        loop, timer = asyncio.get_running_loop(), self._timer
+        if timer is None or timer.loop is not loop:
+            timer = self._timer = SharedTimer(loop, self._hold_deadline_s)
+        return timer
 
     async def _refuse(self, send: Send, dialect: Dialect, model_call_id: str, problem: str) -> None:
         """Answer 400 in the dialect's own shape: a call that cannot be recorded must not look like one that was."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import quote
@@ -13,6 +12,7 @@ import aiohttp
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nemo_gym.capture.shared_timer import SharedTimer
 from nemo_gym.records import codec, keys
 from nemo_gym.records.refused_body import refused_body_text
 
@@ -107,7 +107,7 @@ class DisconnectMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._clock: _WatchClock | None = None
+        self._timer: SharedTimer | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on while its client is there."""
@@ -116,11 +116,11 @@ class DisconnectMiddleware:
             return
         task = asyncio.current_task()
         assert task is not None
-        loop, clock = asyncio.get_running_loop(), self._clock
-        if clock is None or clock.loop is not loop:
-            clock = self._clock = _WatchClock(loop)
+        loop, timer = asyncio.get_running_loop(), self._timer
+        if timer is None or timer.loop is not loop:
+            timer = self._timer = SharedTimer(loop, WATCH_AFTER_S)
         watch = _Watch(receive, task, loop)
-        clock.add(watch)
+        timer.add(watch)
         try:
             await self.app(scope, watch.receive, watch.sender(send))
         except asyncio.CancelledError:
@@ -129,27 +129,6 @@ class DisconnectMiddleware:
             logger.info("`%s`: the client left, its handler was stopped", scope["path"])
         finally:
             watch.close()
-
-
-class _WatchClock:
-    """Starts the watches of one event loop when they are due. They share a timer: nearly all are closed before."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._watches: deque[tuple[float, _Watch]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, watch: _Watch) -> None:
-        """Have `watch` started after `WATCH_AFTER_S`, unless it is closed by then."""
-        self._watches.append((self.loop.time() + WATCH_AFTER_S, watch))
-        if self._timer is None:
-            self._timer = self.loop.call_later(WATCH_AFTER_S, self._ring)
-
-    def _ring(self) -> None:
-        watches, now = self._watches, self.loop.time()
-        while watches and (watches[0][0] <= now or watches[0][1].is_closed):
-            watches.popleft()[1].start()
-        self._timer = self.loop.call_at(watches[0][0], self._ring) if watches else None
 
 
 class _Watch:
@@ -165,7 +144,7 @@ class _Watch:
         self._reader: asyncio.Task[None] | None = None
         self._complete = False
         self.has_cancelled = False
-        self.is_closed = False
+        self.settled = False
 
     async def receive(self) -> Message:
         """Return the next message, as the app would have got it."""
@@ -177,7 +156,7 @@ class _Watch:
         finally:
             self._reading -= 1
             if self._is_due and not self._reading and not self._complete:
-                self.start()
+                self.expire()
 
     def sender(self, send: Send) -> Send:
         """Return `send`, noting when the answer is complete."""
@@ -189,9 +168,9 @@ class _Watch:
 
         return send_noting
 
-    def start(self) -> None:
+    def expire(self) -> None:
         """Begin to read ahead, unless the request is over."""
-        if self.is_closed:
+        if self.settled:
             return
         if self._reading:  # The app is waiting for a message itself; two readers would steal from each other.
             self._is_due = True
@@ -211,6 +190,6 @@ class _Watch:
 
     def close(self) -> None:
         """Stop watching."""
-        self.is_closed = True
+        self.settled = True
         if self._reader is not None:
             self._reader.cancel()

@@ -56,34 +56,18 @@ def merge_tools(
     for observation in observed:
         key = (observation.invocation_id, observation.tool_call_id)
         known_at = positions.get(key)
+        values = msgspec.structs.asdict(observation)
         if known_at is None:
             positions[key] = len(merged)
-            merged.append(_with_output(observation, outputs.get(key)))
+            merged.append(TrajectoryToolCall(**values, output=outputs.get(key)))
             continue
         overlaid.add(known_at)
-        values = msgspec.structs.asdict(observation)
         merged[known_at] = _overlay(merged[known_at], values, outputs.get(key, _MISSING), gaps)
     for at, tool in enumerate(produced):
         output = outputs.get((tool.invocation_id, tool.tool_call_id))
         if at not in overlaid and tool.output is None and output is not None:
             merged[at] = msgspec.structs.replace(merged[at], output=output)
     return merged
-
-
-def _with_output(observation: ToolCallObservation, output: Any) -> TrajectoryToolCall:
-    return TrajectoryToolCall(
-        invocation_id=observation.invocation_id,
-        tool_call_id=observation.tool_call_id,
-        sandbox_id=observation.sandbox_id,
-        tool_name=observation.tool_name,
-        started_at=observation.started_at,
-        completed_at=observation.completed_at,
-        duration_ms=observation.duration_ms,
-        timing_source=observation.timing_source,
-        status=observation.status,
-        error_type=observation.error_type,
-        output=output,
-    )
 
 
 def _overlay(

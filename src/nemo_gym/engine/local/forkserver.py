@@ -1,9 +1,9 @@
 """A process that imports what all servers of a launch need, forks one process for each, and ends.
 
-`python -m nemo_gym.engine.local.forkserver MODULE...`, started by `adoption.fork_servers`. The imports are most of
+`python -m nemo_gym.engine.local.forkserver MODULE...`, started by `adoption.ForkServer`. The imports are most of
 what the start of a server costs; done once, three servers start in the time of one. Standard input holds the servers
-as a JSON list; their process ids are the answer, in the same order. The copies then belong to the starter, which
-adopts orphans meanwhile (`adoption`), so a server is nobody's grandchild.
+as a JSON list; each copy answers with its place in the list and its process id, a JSON line. The copies then belong to
+the starter, which adopts orphans meanwhile (`adoption`), so a server is nobody's grandchild.
 """
 
 from __future__ import annotations
