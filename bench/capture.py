@@ -49,9 +49,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of all loads: without capture, with it on many rollouts and on one, and the floors."""
+    """One turn of all loads: no middleware, capture off, on with many rollouts and with one, and the floors."""
 
     bare: Load
+    off: Load
     many: Load
     one: Load
     lines: Load
@@ -62,25 +63,31 @@ class Turn:
 def run() -> list[Figure]:
     """Return CPU per call and per chunk, throughput kept, and memory, each of several runs taken in turns."""
     turns: list[Turn] = []
-    with tempfile.TemporaryDirectory() as folder, serving("off") as off, serving(f"{folder}/on") as on:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving("none") as without,
+        serving("off") as off,
+        serving(f"{folder}/on") as on,
+    ):
         for number in range(RUNS + 1):
-            bare = calls(off, rollouts=CALLERS, name=f"m{number}")
+            bare = calls(without, rollouts=CALLERS, name=f"m{number}")
+            idle = calls(off, rollouts=CALLERS, name=f"m{number}")
             many = calls(on, rollouts=CALLERS, name=f"m{number}")
             line = next(Path(folder, "on").glob("m0-0.*")).read_bytes().splitlines(keepends=True)[0]
             lines = durable_lines(Path(folder), line)
             one = calls(on, rollouts=1, name=f"o{number}")
             chunk = streams(on, number) - streams(off, number)
             if number:  # the first turn warms everything up
-                turns.append(Turn(bare, many, one, lines, chunk, decoded_chunks()))
+                turns.append(Turn(bare, idle, many, one, lines, chunk, decoded_chunks()))
     return [*call_figures(turns), chunk_figure(turns), event(), memory()]
 
 
 def call_figures(turns: list[Turn]) -> list[Figure]:
-    """What capture adds to a call, beside the lines of eight threads."""
+    """What capture adds to a call through the middleware, on against off, beside the lines of eight threads."""
     floor = [turn.lines.cpu for turn in turns]
-    many = [turn.many.cpu - turn.bare.cpu for turn in turns]
-    one = [turn.one.cpu - turn.bare.cpu for turn in turns]
-    kept = [100 * turn.one.rate / turn.bare.rate for turn in turns]
+    many = [turn.many.cpu - turn.off.cpu for turn in turns]
+    one = [turn.one.cpu - turn.off.cpu for turn in turns]
+    kept = [100 * turn.one.rate / turn.off.rate for turn in turns]
     name = "2 KB call, 32 rollouts: CPU added"
     figures = [
         Figure(path=name, unit="us", values=many, floor=floor, ratio_budget=2.2, in_turns=True),
@@ -88,15 +95,30 @@ def call_figures(turns: list[Turn]) -> list[Figure]:
         Figure(path="2 KB call, one rollout: throughput kept", unit="%", values=kept, budget=40, more_is_better=True),
     ]
     whole = [
-        (turn.many.cpu + turn.many.kernel - turn.bare.cpu - turn.bare.kernel, turn.lines.cpu + turn.lines.kernel)
+        (turn.many.cpu + turn.many.kernel - turn.off.cpu - turn.off.kernel, turn.lines.cpu + turn.lines.kernel)
         for turn in turns
-        if turn.many.kernel is not None and turn.bare.kernel is not None and turn.lines.kernel is not None
+        if turn.many.kernel is not None and turn.off.kernel is not None and turn.lines.kernel is not None
     ]
     if whole:
         values, least = map(list, zip(*whole, strict=True))
         name = "  the same, with the kernel's threads"
         figures.insert(1, Figure(path=name, unit="us", values=values, floor=least, in_turns=True))
-    return figures
+    return [*figures, *bare_figures(turns)]
+
+
+def bare_figures(turns: list[Turn]) -> list[Figure]:
+    """The same beside a server without the middleware, which gives a call neither an id nor a rollout."""
+    added = [turn.off.cpu - turn.bare.cpu for turn in turns]
+    kept = [100 * turn.one.rate / turn.bare.rate for turn in turns]
+    return [
+        Figure(path="2 KB call, capture off: CPU added by the middleware", unit="us", values=added),
+        Figure(
+            path="2 KB call, one rollout: of the throughput without middleware",
+            unit="%",
+            values=kept,
+            more_is_better=True,
+        ),
+    ]
 
 
 def chunk_figure(turns: list[Turn]) -> Figure:

@@ -1,6 +1,7 @@
-"""The server that `bench.capture` measures: a trivial ASGI application behind uvicorn, with capture or without.
+"""The server that `bench.capture` measures: a trivial ASGI application behind uvicorn.
 
-`python -m bench.capture_server DIR|off` prints its port. `/usage` answers its own CPU seconds and peak memory.
+`python -m bench.capture_server DIR|off|none` prints its port: with capture into DIR, with the same middleware and
+capture off, or without the middleware. `/usage` answers its own CPU seconds and peak memory.
 """
 
 from __future__ import annotations
@@ -73,9 +74,8 @@ def usage() -> dict[str, float]:
 
 def main(directory: str) -> None:
     """Serve until terminated."""
-    store = None if directory == "off" else CaptureStore(directory)
-    # Without capture the same paths are served bare, under the prefix that the callers send.
-    app: Any = _without_prefix if store is None else CaptureMiddleware(application, store=store)
+    store = None if directory in ("off", "none") else CaptureStore(directory)
+    app: Any = _without_prefix if directory == "none" else CaptureMiddleware(application, store=store)
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", loop="uvloop", http="httptools")
@@ -83,6 +83,7 @@ def main(directory: str) -> None:
 
 
 async def _without_prefix(scope: Any, receive: Any, send: Any) -> None:
+    """Serve the same paths bare, under the prefix that the callers send."""
     if scope["type"] == "http" and scope["path"].startswith("/ng-rollout/"):
         scope["path"] = "/" + scope["path"].split("/", 3)[3]
     await application(scope, receive, send)

@@ -14,6 +14,7 @@ from nemo_gym.capture import (
     CaptureStore,
     CaptureWriter,
     await_quiescence,
+    process,
     read_available_model_call_records,
 )
 from nemo_gym.capture.batch import CaptureFile, Job
@@ -280,3 +281,26 @@ def test_an_exchange_that_cannot_become_a_line_is_marked(store: CaptureStore) ->
     assert own.counters.failed == 1
     assert store.is_incomplete("0-0")
     own.close()
+
+
+def test_call_ids_are_never_shared_with_a_fork() -> None:
+    process.new_call_id()  # there is a supply, which a child inherits
+    readers, children = [], []
+    for _ in range(3):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:  # pragma: no cover - another process
+            os.write(write, "".join(process.new_call_id() for _ in range(300)).encode() + b"%d" % process.pid)
+            os._exit(0)
+        os.close(write)
+        readers.append(read)
+        children.append(pid)
+    ids = [process.new_call_id() for _ in range(300)]
+    for read, pid in zip(readers, children, strict=True):
+        with os.fdopen(read, "rb") as pipe:
+            said = pipe.read().decode()
+        os.waitpid(pid, 0)
+        ids += [said[at : at + 32] for at in range(0, 9600, 32)]
+        assert said[9600:] == str(pid)
+    assert len(set(ids)) == 1200
+    assert all(len(bytes.fromhex(call_id)) == 16 for call_id in ids)

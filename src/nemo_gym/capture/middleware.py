@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
+from nemo_gym.capture import process
 from nemo_gym.capture.correlation import (
     PREFIX,
     ROLLOUT_SCOPE_KEY,
@@ -93,7 +93,7 @@ class CaptureMiddleware:
             known = route if problem is None else None
             return self._inside(known, stripped_scope(scope, route), receive, send)
         # On the scope that came in: who answers outside of this middleware can name the call too.
-        model_call_id = scope[MODEL_CALL_ID_SCOPE_KEY] = os.urandom(16).hex()
+        model_call_id = scope[MODEL_CALL_ID_SCOPE_KEY] = process.new_call_id()
         if problem is not None:
             return self._refuse(send, dialect, model_call_id, problem)
         inner = stripped_scope(scope, route, path)

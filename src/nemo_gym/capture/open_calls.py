@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from nemo_gym.capture import files
+from nemo_gym.capture import files, process
 
 DIRECTORY = ".open-calls"
 _SUFFIX = ".slots"
@@ -62,7 +62,7 @@ class OpenCallLedger:
     def begin(self, rollout_id: str, model_call_id: str, started_at: float) -> Slot | None:
         """Announce a call; returns its slot, or None when it could not be announced."""
         try:
-            if self._pid != os.getpid():
+            if self._pid != process.pid:
                 self._open()
             place = self._place()
             if place is None:
@@ -117,7 +117,7 @@ class OpenCallLedger:
     def close(self) -> None:
         """Remove this process's file when nothing is outstanding in it."""
         with self._lock:
-            if self._fd < 0 or self._pid != os.getpid():
+            if self._fd < 0 or self._pid != process.pid:
                 return
             if len(self._free) == self._slots and self._path is not None:
                 self._path.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ class OpenCallLedger:
         if self._fd >= 0:
             os.close(self._fd)  # the parent's: holding it would keep the parent's calls alive after its death
         self._openings += 1
-        self._pid, self._fd, self._free, self._slots = os.getpid(), -1, [], 0
+        self._pid, self._fd, self._free, self._slots = process.pid, -1, [], 0
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{os.uname().nodename[:60]}-{self._pid}-{os.urandom(4).hex()}{_SUFFIX}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.FILE_MODE)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-from nemo_gym.capture import files
+from nemo_gym.capture import files, process
 from nemo_gym.capture.batch import Batch, CaptureFile, Job, Waiter
 from nemo_gym.capture.exchange import Exchange
 from nemo_gym.capture.kernel_sync import KernelSync
@@ -90,7 +90,7 @@ class CaptureWriter:
         atexit.register(_close_at_exit, weakref.ref(self))
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._open_files.close()  # a forked child shares the locks of its parent's descriptors
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -111,7 +111,7 @@ class CaptureWriter:
 
     def submit(self, exchange: Exchange, slot: Slot | None, waiter: Waiter | None = None) -> bool:
         """Queue a finished exchange; returns False when there was room for it neither in memory nor on disk."""
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             self._reset()
         job = Job(exchange, slot, waiter)
         problem: OSError | None = None
@@ -165,7 +165,7 @@ class CaptureWriter:
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush, then end the threads. A later `submit` starts new ones."""
-        if self._pid != os.getpid():
+        if self._pid != process.pid:
             return
         if not self.flush(timeout_s):
             _LOG.error("capture: %d calls were not written to `%s` in time", self.counters.queued, self.store.root)
