@@ -164,7 +164,7 @@ async def _floor(source: Path, output: Path, agent: int) -> None:
                 group.create_task(worker(session))
 
 
-async def _collect(source: Path, output: Path, head: int) -> None:
+async def _collect(source: Path, output: Path, head: int) -> int:
     from nemo_gym.rollouts.collect import collect_run
     from nemo_gym.rollouts.settings import RolloutCollectionConfig
 
@@ -173,19 +173,24 @@ async def _collect(source: Path, output: Path, head: int) -> None:
         retain_results_in_memory=False, disable_aggregation=True, route_failures_to_sidecar=True, overwrite=True,
     )  # fmt: skip
     await collect_run(config, own_config={"head_server": {"host": "127.0.0.1", "port": head}})
+    return 0
 
 
 def _main(what: str, source: str, output: str, agent: str, head: str) -> None:
     # Imports, of which reading the head server's answer needs one, are measured by `start` and by the first dispatch.
+    import uvloop  # noqa: F401
     import yaml  # noqa: F401
 
     import nemo_gym.rollouts.collect  # noqa: F401
+    from nemo_gym.cli.interruption import run_until_interrupted
 
     work: Callable[[], object]
     if what == "floor":
         work = lambda: asyncio.run(_floor(Path(source), Path(output), int(agent)))  # noqa: E731
     else:
-        work = lambda: asyncio.run(_collect(Path(source), Path(output), int(head)))  # noqa: E731
+        work = lambda: run_until_interrupted(  # noqa: E731 - as `gym eval run` does
+            _collect(Path(source), Path(output), int(head)), fast_loop=True
+        )
     begun = cpu_seconds()
     work()
     print(json.dumps([cpu_seconds() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3]))

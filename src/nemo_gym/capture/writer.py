@@ -23,12 +23,12 @@ from pathlib import Path
 from nemo_gym.capture import files, process
 from nemo_gym.capture.batch import Batch, CaptureFile, Job, Waiter
 from nemo_gym.capture.exchange import Exchange
-from nemo_gym.capture.kernel_sync import KernelSync
 from nemo_gym.capture.lanes import Lane
 from nemo_gym.capture.markers import Marker, MarkerBook
 from nemo_gym.capture.open_calls import OpenCallLedger, Slot
 from nemo_gym.capture.spill import Spill
 from nemo_gym.capture.store import CaptureStore
+from nemo_gym.store.kernel_sync import KernelSync
 
 _LOG = logging.getLogger(__name__)
 THREADS = 16

@@ -186,7 +186,7 @@ def command(
         note(f"Note: the servers run already, so nothing here heeds {', '.join(f'`{flag}`' for flag in ignored)}.")
     _check_before_start(resolved)
     main = _serve_and_collect(resolved, as_json=as_json) if serving else _collect(resolved, resolved.data, as_json)
-    code = run_until_interrupted(main, on_second=lambda: os._exit(130))
+    code = run_until_interrupted(main, on_second=lambda: os._exit(130), fast_loop=True)
     if code > 128:
         with contextlib.suppress(OSError):  # the terminal may be what was closed
             note(_interrupted_note(str(resolved.data["output_jsonl_fpath"])))

@@ -16,6 +16,7 @@ from nemo_gym.records.identity import attempt_of
 from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.store.jsonl import LineAppender
+from nemo_gym.store.loop_sync import LoopSync
 from nemo_gym.store.run_files import RunFiles
 
 SYNC_ROWS = 100
@@ -50,6 +51,7 @@ class RunRecorder:
         self._spent = spent
         self._results = LineAppender(files.rollouts, truncate=truncate)
         self._failures = LineAppender(files.failures, truncate=truncate)
+        self._syncs = LoopSync()
         self._sync_lock = asyncio.Lock()
         self._sync_now = asyncio.Event()
         self._last_sync = time.monotonic()
@@ -103,7 +105,7 @@ class RunRecorder:
             for appender in (self._results, self._failures):
                 if appender.unsynced:
                     try:
-                        await asyncio.to_thread(appender.sync)
+                        await appender.sync_by(self._syncs)
                     except OSError as error:
                         raise _recording_error(appender, error) from error
             self._last_sync = time.monotonic()
@@ -123,6 +125,7 @@ class RunRecorder:
     async def aclose(self) -> None:
         """Sync and close both files; idempotent. Raises RecordingError."""
         async with self._sync_lock:
+            self._syncs.close()
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:

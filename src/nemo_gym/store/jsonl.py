@@ -13,6 +13,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from nemo_gym.errors import DataError
 from nemo_gym.records.codec import JsonObject, decode_object
+from nemo_gym.store.loop_sync import LoopSync
 
 _TAIL_BLOCK = 1 << 20
 
@@ -156,6 +157,12 @@ class LineAppender:
         """Make every line appended before this call durable; another thread may append meanwhile."""
         mark = self._appended
         os.fdatasync(self._fd)
+        self._synced = max(self._synced, mark)
+
+    async def sync_by(self, syncs: LoopSync) -> None:
+        """Do the same without holding up the loop."""
+        mark = self._appended
+        await syncs.sync(self._fd)
         self._synced = max(self._synced, mark)
 
     def close(self) -> None:
