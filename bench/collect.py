@@ -77,6 +77,8 @@ def _with_evidence(rows: int, folder: Path) -> list[Figure]:
             values.append(cpu / rows * 1e6)
             memory.append(peak)
             output.unlink()
+            for capture in captures.iterdir():  # a run that finds those of an earlier one has them to remove first
+                capture.unlink()
     name = f"{rows:,} rollouts of 10 calls and 10 tools"
     return [
         Figure(path=f"{name}: CPU each", unit="us", values=values, floor=floors, budget=800),

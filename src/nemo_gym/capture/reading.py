@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -86,19 +86,20 @@ def _record_of_line(line: bytes, call_index: int) -> ModelCallRecord | None:
 def _record_with_encoded_bodies(line: bytes, call_index: int) -> ModelCallRecord | None:
     """Do what `_record_of_line` does, and keep the bodies as they are in the line."""
     try:
-        stated = _decode_encoded(line)
-        _check_well_formed(stated.type, line)
-        request, response = bytes(stated.request), bytes(stated.response)
+        call = _decode_encoded(line)
+        _check_well_formed(call.type, line)
+        request, response = bytes(call.request), bytes(call.response)
         # What nobody decodes may hold a number that is out of range. The fastest decoder is the cheapest check, and
         # what it refuses without need (integers of hundreds of digits) is only read again, exactly.
-        stated.request = orjson.loads(request)
-        stated.response = _decode_any(response)
-        record = _record_of(stated, _answer_of(stated), call_index)
+        asked, answered = orjson.loads(request), _decode_any(response)
+        _check_bodies(asked, answered, call.stream_error)
+        call.complete(_answer_to(asked, answered, call.dialect, call.usage))
     except (msgspec.DecodeError, *_SHAPE_FAULTS):
         return _record_of_line(line, call_index)
-    record.request = None if request == b"null" else Encoded(request)  # type: ignore[assignment]
-    record.response = None if response == b"null" else Encoded(response)  # type: ignore[assignment]
-    return record
+    call.call_index = call_index
+    call.request = None if asked is None else Encoded(request)  # type: ignore[assignment]
+    call.response = None if answered is None else Encoded(response)  # type: ignore[assignment]
+    return call
 
 
 def _check_well_formed(kind: object, line: bytes) -> None:
@@ -107,13 +108,14 @@ def _check_well_formed(kind: object, line: bytes) -> None:
         raise ValueError("not a well-formed call")
 
 
+def _check_bodies(*bodies: object) -> None:
+    for body in bodies:
+        if type(body) not in _OBJECT_OR_NULL:
+            raise ValueError("a body is an object")
+
+
 def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
-    if (
-        type(stated.request) not in _OBJECT_OR_NULL
-        or type(stated.response) not in _OBJECT_OR_NULL
-        or type(stated.stream_error) not in _OBJECT_OR_NULL
-    ):
-        raise ValueError("a body is an object")
+    _check_bodies(stated.request, stated.response, stated.stream_error)
     tokens = answer.tokens
     return ModelCallRecord(
         call_index=call_index,
@@ -225,15 +227,53 @@ class _Stated(msgspec.Struct, kw_only=True):
     usage: Any = msgspec.UNSET
 
 
-class _WithEncodedBodies(_Stated, kw_only=True):
-    """The same, with the bodies as they are in the line."""
+# What a record has and no line states; `complete` sets each, whatever a line has under these names.
+_DERIVED = (
+    "call_index",
+    *("response_id", "model", "response_status", "finish_reason", "tool_calls", "reasoning_content", "problems"),
+    *TokenCounts.__struct_fields__,
+)
 
-    request: msgspec.Raw = msgspec.Raw(b"null")
-    response: msgspec.Raw = msgspec.Raw(b"null")
+
+class _EncodedCall(
+    ModelCallRecord, kw_only=True, rename={"latency_total_ms": "latency_ms"} | {name: f"{name}?" for name in _DERIVED}
+):
+    """A line decoded straight into a record, the bodies as they are in it: this runs for every call of every rollout."""
+
+    type: Any = "call"
+    usage: Any = msgspec.UNSET
+    call_index: int = 0
+    dialect: Dialect | None = None
+    started_at: Finite | None = None
+    completed_at: Finite | None = None
+    request: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
+    response: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
+    latency_total_ms: Finite | None = None
+    latency_ttft_ms: Finite | None = None
+    latency_first_content_ms: Finite | None = None
+    stream_error: Any = None
+
+    def complete(self, answer: _Answer) -> None:
+        """Take what the answer says."""
+        tokens = answer.tokens
+        self.response_id, self.model, self.response_status = answer.response_id, answer.model, answer.status
+        self.finish_reason, self.tool_calls = answer.finish_reason, answer.tool_calls
+        self.reasoning_content, self.problems = answer.reasoning, None
+        self.tokens_in, self.tokens_out = tokens.tokens_in, tokens.tokens_out
+        self.tokens_reasoning, self.tokens_total = tokens.tokens_reasoning, tokens.tokens_total
+        self.cached_tokens, self.cache_creation_tokens = tokens.cached_tokens, tokens.cache_creation_tokens
+        self.cache_hit = tokens.cache_hit
+
+    def model_dump(
+        self, *, exclude: Collection[str] = (), exclude_none: bool = False, include_payloads: bool = True
+    ) -> dict[str, Any]:
+        """Return what a plain record would."""
+        own = (*exclude, "type", "usage")
+        return super().model_dump(exclude=own, exclude_none=exclude_none, include_payloads=include_payloads)
 
 
 _decode_stated = msgspec.json.Decoder(_Stated).decode
-_decode_encoded = msgspec.json.Decoder(_WithEncodedBodies).decode
+_decode_encoded = msgspec.json.Decoder(_EncodedCall).decode
 _decode_any = msgspec.json.Decoder().decode
 _OBJECT_OR_NULL = frozenset({dict, type(None)})
 
@@ -251,14 +291,17 @@ class _Answer(NamedTuple):
 
 
 def _answer_of(stated: _Stated) -> _Answer:
+    return _answer_to(stated.request, stated.response, stated.dialect, stated.usage)
+
+
+def _answer_to(request: object, response: object, dialect: Dialect | None, usage: object) -> _Answer:
     """Return what the answer says; raises one of `_SHAPE_FAULTS` when it has an impossible shape."""
-    response, dialect = stated.response, stated.dialect
     return _Answer(
         # What the answer says; else what the server knew, although the answer could not say it. Null says that nothing
         # was counted, and that numbers in the answer only fill its shape.
-        token_counts(None if stated.usage is None else usage_of(response) or stated.usage, dialect),
+        token_counts(None if usage is None else usage_of(response) or usage, dialect),
         response_id_of(response),
-        model_of(response, stated.request),
+        model_of(response, request),
         response_status_of(response),
         finish_reason_of(response),
         tool_calls_of(response, dialect),

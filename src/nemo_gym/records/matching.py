@@ -30,7 +30,7 @@ def identity_of(value: Any) -> CallIdentity:
 
     A trajectory call keeps `model_ref` and `response_id` under `response_metadata`.
     """
-    if type(value) is ModelCallRef or type(value) is ModelCallRecord:
+    if isinstance(value, (ModelCallRef, ModelCallRecord)):
         return CallIdentity._make(_stated_by(value))
     if type(value) is dict and "response_metadata" not in value:  # a captured call: by far the most frequent
         server = value.get("model_ref")
