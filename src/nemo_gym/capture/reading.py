@@ -238,7 +238,7 @@ _DERIVED = (
 class _EncodedCall(
     ModelCallRecord, kw_only=True, rename={"latency_total_ms": "latency_ms"} | {name: f"{name}?" for name in _DERIVED}
 ):
-    """A line decoded straight into a record, the bodies as they are in it: this runs for every call of every rollout."""
+    """A line decoded straight into a record, the bodies as they are in it; this is done for every call of a run."""
 
     type: Any = "call"
     usage: Any = msgspec.UNSET

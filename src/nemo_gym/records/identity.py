@@ -94,7 +94,7 @@ def rollout_id_of(row: Mapping[str, Any]) -> str | None:
 
 def is_materialized_row(row: Mapping[str, Any]) -> bool:
     """Return whether the row is a task envelope: `task_id` an object and `task_input` present."""
-    return isinstance(row.get("task_id"), Mapping) and "task_input" in row
+    return "task_input" in row and isinstance(row.get("task_id"), Mapping)
 
 
 def task_id_of(row: Mapping[str, Any]) -> str:

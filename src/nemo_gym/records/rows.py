@@ -80,7 +80,8 @@ def check_recordable(rows: Iterable[Mapping[str, Any]]) -> None:
 def agent_name_of(row: Mapping[str, Any]) -> str | None:
     """Return the name in the row's `agent_ref`, or None."""
     ref = row.get(keys.AGENT_REF)
-    name = ref.get("name") if isinstance(ref, Mapping) else None
+    # A dict first: an abstract class is slow to ask, and this is asked for each row several times.
+    name = ref.get("name") if type(ref) is dict or isinstance(ref, Mapping) else None
     return name if isinstance(name, str) and name else None
 
 

@@ -94,11 +94,12 @@ class RowPreparer:
         task = self._task_index(row, text, position)
         routed[keys.TASK_INDEX] = task
         expanded = []
-        for target in self._targets(original, source) or [agent_name_of(routed)]:
+        agent = agent_name_of(routed)
+        for target in self._targets(original, source) or [agent]:
             for _ in range(self._repeats_of(target, original, source, position)):
                 rollout = self._next_rollout.take(task)
                 copy = {**routed, keys.ROLLOUT_INDEX: rollout}
-                if target is not None and target != agent_name_of(routed):
+                if target is not None and target != agent:
                     copy[keys.AGENT_REF] = {"name": target}
                 if self._add_seed:
                     self._seed(copy, rollout, position)
@@ -315,4 +316,4 @@ def _is_task_index(value: object) -> TypeGuard[int]:
 
 def _create_params_of(row: Mapping[str, Any]) -> JsonObject:
     params = row.get(keys.RESPONSES_CREATE_PARAMS)
-    return dict(params) if isinstance(params, Mapping) else {}
+    return dict(params) if type(params) is dict or isinstance(params, Mapping) else {}

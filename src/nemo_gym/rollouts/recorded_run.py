@@ -231,7 +231,7 @@ def write_materialized(path: Path, rows: Iterable[JsonObject]) -> Materialized:
     count = 0
     with staged(path) as file:
         for row in rows:
-            line = encode_line({key: value for key, value in row.items() if key != keys.ATTEMPT_INDEX})
+            line = encode_line(row if keys.ATTEMPT_INDEX not in row else _first_try(row))
             digest.update(line)
             file.write(line)
             key = rollout_key(row)
@@ -239,6 +239,10 @@ def write_materialized(path: Path, rows: Iterable[JsonObject]) -> Materialized:
                 tasks.add(RolloutKey(key.task, 0))
             count += 1
     return Materialized(sha256=digest.hexdigest(), rows=count, tasks=len(tasks))
+
+
+def _first_try(row: JsonObject) -> JsonObject:
+    return {key: value for key, value in row.items() if key != keys.ATTEMPT_INDEX}
 
 
 def _earlier_runs(files: RunFiles) -> list[str]:

@@ -47,6 +47,11 @@ class ResumePlan:
     elapsed: dict[RolloutKey, float] = field(default_factory=dict)
     reusable: dict[RolloutKey, Any] = field(default_factory=dict)
 
+    @property
+    def owes_everything(self) -> bool:
+        """Whether there is nothing of an earlier run: every rollout is owed, as its row is."""
+        return not (self.done or self.terminal or self.exhausted or self.attempts or self.reusable)
+
     def is_owed(self, key: RolloutKey) -> bool:
         """Return whether the rollout is to be run now."""
         return key not in self.done and key not in self.terminal and key not in self.exhausted

@@ -60,8 +60,15 @@ class PreparedRun:
     resumed: bool
     slowest_first: bool = False
 
+    @property
+    def _owes_everything(self) -> bool:
+        """Whether each row is dispatched as it is saved: it was numbered a moment ago, and nothing of it is done."""
+        return not self.resumed and self.plan.owes_everything
+
     def owed(self) -> int:
         """Return how many rollouts are to be run now."""
+        if self._owes_everything:
+            return len(self.inventory)
         return sum(1 for key in self.inventory if self.plan.is_owed(key))
 
     def rows(self) -> Iterator[JsonObject]:
@@ -72,6 +79,9 @@ class PreparedRun:
         return rows
 
     def _owed_rows(self) -> Iterator[JsonObject]:
+        if self._owes_everything:
+            yield from read_objects(self.files.materialized)
+            return
         for row in read_objects(self.files.materialized):
             key = rollout_key(row)
             if key is not None and self.plan.is_owed(key):
@@ -180,6 +190,7 @@ class RunSetup:
         for task in given_task_indices(self._input, self._config.limit):
             preparer.reserve(task)
         rows = expand_rows(input_rows(self._input, self._config.limit), preparer)
+        rollouts = 0
         for row in interleaved(rows) if self._config.interleave_repeats else rows:
             if agent_name_of(row) is None and not is_materialized_row(row):
                 continue  # the preparer lists all rows without a route when it has seen the last one
@@ -187,10 +198,11 @@ class RunSetup:
             key = rollout_key(row)
             assert key is not None  # the preparer numbers every row
             inventory.add(key, self.router.target(row).label)
-            if len(inventory) % _ANNOUNCED_EVERY == 0:
-                announce(len(inventory))
+            rollouts += 1
+            if rollouts % _ANNOUNCED_EVERY == 0:
+                announce(rollouts)
             yield row
-        if not len(inventory):
+        if not rollouts:
             raise ConfigError(
                 f"there are no rows in `{self._input}`; it needs one JSON object per line, each a task to run"
             )
