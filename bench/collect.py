@@ -21,42 +21,43 @@ from bench.figures import Figure, cpu_seconds
 from bench.start import GYM
 
 IN_FLIGHT = 64
-ROWS = (1_000, 10_000)
-LARGE_ROWS = 100_000
-EVIDENCE_ROWS = (200, 1_000)
-LARGE_EVIDENCE_ROWS = 10_000
-RUNS = 5
+RUNS = {1_000: 5, 10_000: 3}
+"""How often each number of rows is collected."""
+LARGE_RUNS = {100_000: 1}
+STARTS = 5
 
 
 def run() -> list[Figure]:
     """Return CPU per rollout, without and with evidence, peak memory, and the seconds to the first dispatch.
 
-    `BENCH_LARGE=1` adds 100,000 rows, and 10,000 with evidence.
+    `BENCH_LARGE=1` adds 100,000 rows, which take 20 GB of disk with their evidence.
     """
-    large = bool(os.environ.get("BENCH_LARGE"))
+    wanted = RUNS | LARGE_RUNS if os.environ.get("BENCH_LARGE") else RUNS
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        for rows in (*ROWS, LARGE_ROWS) if large else ROWS:
-            figures += _plain(rows, Path(folder))
-        for rows in (*EVIDENCE_ROWS, LARGE_EVIDENCE_ROWS) if large else EVIDENCE_ROWS:
-            figures += _with_evidence(rows, Path(folder))
+        for rows, runs in wanted.items():
+            figures += _plain(rows, runs, Path(folder))
+        for rows, runs in wanted.items():
+            figures += _with_evidence(rows, runs, Path(folder))
         with instant_agent(None) as ports:
             source = write_rows(Path(folder) / "one.jsonl", 1)
-            seconds = [_first_dispatch(source, Path(folder), ports) for _ in range(RUNS)]
+            seconds = [_first_dispatch(source, Path(folder), ports) for _ in range(STARTS)]
     return [*figures, Figure(path="`eval run` to its first dispatch", unit="s", values=seconds, budget=1.0)]
 
 
-def _plain(rows: int, folder: Path) -> list[Figure]:
+def _plain(rows: int, runs: int, folder: Path) -> list[Figure]:
     source = write_rows(folder / f"{rows}.jsonl", rows)
     with instant_agent(None) as ports:
         floors, values, memory = [], [], []
-        for number in range(RUNS):
+        for number in range(runs):
             output = folder / f"plain-{rows}-{number}.jsonl"
             bare = output.with_suffix(".floor")
             floors.append(_measured("floor", source, bare, ports)[0] / rows * 1e6)
             cpu, peak = _measured("collect", source, output, ports)
             values.append(cpu / rows * 1e6)
             memory.append(peak)
+            output.unlink()
+            bare.unlink()
     name = f"{rows:,} instant rollouts"
     return [
         Figure(path=f"{name}: CPU each", unit="us", values=values, floor=floors, ratio_budget=1.5),
@@ -64,13 +65,13 @@ def _plain(rows: int, folder: Path) -> list[Figure]:
     ]
 
 
-def _with_evidence(rows: int, folder: Path) -> list[Figure]:
+def _with_evidence(rows: int, runs: int, folder: Path) -> list[Figure]:
     source = write_rows(folder / f"evidence-{rows}.jsonl", rows)
     captures = folder / f"captures-{rows}"
     captures.mkdir()
     with instant_agent(captures) as ports:
         floors, values, memory = [], [], []
-        for number in range(RUNS):
+        for number in range(runs):
             output = folder / f"evidence-{rows}-{number}-out.jsonl"
             cpu, peak = _measured("collect", source, output, ports)
             floors.append(_recode_seconds(captures / "0-0.capture.jsonl", output) * 1e6)
