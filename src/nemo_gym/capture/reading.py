@@ -55,17 +55,44 @@ def read_available_model_call_records(
 
     With `encoded_bodies`, `request` and `response` of a well-formed line are `codec.Encoded`: the bytes of the line.
     """
-    read = _record_with_encoded_bodies if encoded_bodies else _record_of_line
+    if encoded_bodies:
+        return _records_with_encoded_bodies(store.data(rollout_id))
     records: list[ModelCallRecord] = []
     invalid = 0
     for index, line in enumerate(store.lines(rollout_id)):
         try:
-            record = read(line, index)
+            record = _record_of_line(line, index)
         except ValueError:
             invalid += 1
         else:
             if record is not None:
                 records.append(record)
+    return records, invalid
+
+
+def _records_with_encoded_bodies(data: bytes) -> tuple[list[ModelCallRecord], int]:
+    """Read the lines where they are: copying them would cost a run's collector a tenth of its memory traffic."""
+    view, ascii_only = memoryview(data), data.isascii()
+    records: list[ModelCallRecord] = []
+    invalid = index = start = 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1 or len(data)
+        line = view[start:end]
+        start = end
+        try:
+            record: ModelCallRecord | None = _record_with_encoded_bodies(line, index, ascii_only)
+        except (msgspec.DecodeError, *_SHAPE_FAULTS):
+            text = bytes(line)
+            if text.isspace():
+                continue
+            try:
+                record = _record_of_line(text, index)
+            except ValueError:
+                record = None
+                invalid += 1
+        index += 1
+        if record is not None:
+            records.append(record)
     return records, invalid
 
 
@@ -83,19 +110,17 @@ def _record_of_line(line: bytes, call_index: int) -> ModelCallRecord | None:
         return build_model_call_record(exchange, call_index=call_index) if is_call(exchange) else None
 
 
-def _record_with_encoded_bodies(line: bytes, call_index: int) -> ModelCallRecord | None:
-    """Do what `_record_of_line` does, and keep the bodies as they are in the line."""
-    try:
-        call = _decode_encoded(line)
-        _check_well_formed(call.type, line)
-        request, response = bytes(call.request), bytes(call.response)
-        # What nobody decodes may hold a number that is out of range. The fastest decoder is the cheapest check, and
-        # what it refuses without need (integers of hundreds of digits) is only read again, exactly.
-        asked, answered = orjson.loads(request), _decode_any(response)
-        _check_bodies(asked, answered, call.stream_error)
-        call.complete(_answer_to(asked, answered, call.dialect, call.usage))
-    except (msgspec.DecodeError, *_SHAPE_FAULTS):
-        return _record_of_line(line, call_index)
+def _record_with_encoded_bodies(line: memoryview, call_index: int, ascii_only: bool) -> ModelCallRecord:
+    """Return the record of a well-formed line, the bodies as they are in it; raises for any other line."""
+    call = _decode_encoded(line)
+    if call.type != "call" or not (ascii_only or is_utf8(line)):
+        raise ValueError("not a well-formed call")
+    request, response = bytes(call.request), bytes(call.response)
+    # What nobody decodes may hold a number that is out of range. The fastest decoder is the cheapest check, and
+    # what it refuses without need (integers of hundreds of digits) is only read again, exactly.
+    asked, answered = orjson.loads(request), _decode_any(response)
+    _check_bodies(asked, answered, call.stream_error)
+    call.complete(_answer_to(asked, answered, call.dialect, call.usage))
     call.call_index = call_index
     call.request = None if asked is None else Encoded(request)  # type: ignore[assignment]
     call.response = None if answered is None else Encoded(response)  # type: ignore[assignment]

@@ -158,9 +158,11 @@ class CaptureStore:
 
         Each one but the last has its newline: finding them so is ten times as fast as splitting.
         """
-        return [
-            line for line in io.BytesIO(archive.read_lines(self._name(rollout_id, DATA_SUFFIX))) if not line.isspace()
-        ]
+        return [line for line in io.BytesIO(self.data(rollout_id)) if not line.isspace()]
+
+    def data(self, rollout_id: str) -> bytes:
+        """Return all lines as they are, damaged or not, in durable append order, sealed ones first."""
+        return archive.read_lines(self._name(rollout_id, DATA_SUFFIX))
 
     def size_of(self, rollout_id: str) -> int:
         """Return how many bytes the rollout's lines take on disk, sealed or not; 0 without a file."""
@@ -286,10 +288,10 @@ def _is_recorded(model_call_id: str, lines: bytes) -> bool:
     return False
 
 
-def is_utf8(line: bytes) -> bool:
+def is_utf8(line: bytes | memoryview) -> bool:
     """Return whether a line is text."""
     try:
-        line.decode()
+        str(line, "utf-8")
     except UnicodeDecodeError:
         return False
     return True
