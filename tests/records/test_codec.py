@@ -6,6 +6,7 @@ import datetime
 import enum
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -41,3 +42,17 @@ def test_a_value_is_written_once_and_read_back(value: Any, expected: Any) -> Non
     assert encode_line(value) == text + b"\n"
     assert decode(text) == decode(encode_pretty(value)) == expected
     assert json.loads(text) == expected
+
+
+@pytest.mark.parametrize("write", [encode, encode_line])
+@pytest.mark.parametrize("size", [10, 1000, 3000])
+def test_what_waits_takes_no_more_memory_than_it_is_long(write: Any, size: int) -> None:
+    value = {"text": "x" * size}
+    write(value)
+    tracemalloc.start()
+    try:
+        waiting = [write(value) for _ in range(500)]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 500 * (len(waiting[0]) + 100)
