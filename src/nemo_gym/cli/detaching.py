@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,12 +33,10 @@ async def start_detached(config: ResolvedConfig, *, as_json: bool, show: Callabl
     output = _output_file()
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
     with output.open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "nemo_gym.cli.main",
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
+        # Not a process of the event loop: some Pythons kill those when their loop ends.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nemo_gym.cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -45,20 +44,18 @@ async def start_detached(config: ResolvedConfig, *, as_json: bool, show: Callabl
     try:
         await _wait_ready(process, address, output, float(config.data.get(SPINUP_TIMEOUT) or 0))
     except BaseException:
-        if process.returncode is None:
+        if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            await process.wait()
+            await asyncio.to_thread(process.wait)
         raise
     show(await address.instances(), head=address, head_pid=process.pid, as_json=as_json)
     note(f"Ready; process {process.pid}, output in {output}. `{stop_command(address)}` ends it.")
     return 0
 
 
-async def _wait_ready(
-    process: asyncio.subprocess.Process, address: HeadAddress, output: Path, timeout_s: float
-) -> None:
+async def _wait_ready(process: subprocess.Popen[bytes], address: HeadAddress, output: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s + 30 if timeout_s else None
-    while process.returncode is None:
+    while process.poll() is None:
         try:
             await address.ask("/readyz")
         except (HeadServerUnreachableError, RemoteError):
