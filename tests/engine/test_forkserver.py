@@ -109,8 +109,10 @@ async def test_a_copy_that_dies_while_starting_is_named_with_its_last_lines(
 
 async def test_an_error_in_a_copy_is_a_traceback_in_its_log(three_servers: Make, tmp_path: Path) -> None:
     config = three_servers("+policy_model.responses_api_models.plain_model.behaviour=import")
-    with pytest.raises(ServerStartError, match=r"exited with code 1 (?s:.*)Traceback(?s:.*)not_installed_anywhere"):
+    with pytest.raises(ServerStartError, match=r"exited with code 1 (?s:.*)not_installed_anywhere"):
         await start_servers(config, log_dir=tmp_path, shared_imports=SHARED)
+    # Newer Pythons take more lines for a frame than the message has room for.
+    assert "Traceback" in (tmp_path / "policy_model.log").read_text()
 
 
 async def test_a_copy_that_ends_later_is_reported(three_servers: Make, tmp_path: Path) -> None:
