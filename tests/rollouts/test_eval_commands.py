@@ -30,9 +30,9 @@ def gym(tmp_path, servers):
         "NO_COLOR": "1", "COLUMNS": "200", "XDG_STATE_HOME": str(tmp_path / "state"),
     }  # fmt: skip
 
-    def start(*arguments):
+    def start(*arguments, within=()):
         return subprocess.Popen(
-            [sys.executable, "-m", "nemo_gym.cli.main", *arguments],
+            [*within, sys.executable, "-m", "nemo_gym.cli.main", *arguments],
             cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -113,6 +113,18 @@ def test_mistakes_are_one_line_and_have_their_exit_code(
     assert message in err
     assert "Traceback" not in err
     assert not (tmp_path / "r.jsonl").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_needs_no_standard_file(gym, rows_file, read_rows, tmp_path, closed):
+    """A service manager may close them; a socket or a file of the run must not get their numbers."""
+    words = ["eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "r.jsonl", gym.head]
+    process = gym.start(*words, within=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert ("6 of 6 rollouts" in out) is (">&-" not in closed.split())
+    assert "Traceback" not in err
+    assert len(read_rows(tmp_path / "r.jsonl")) == 6
 
 
 async def hang_from_two(row):
