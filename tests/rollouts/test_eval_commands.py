@@ -162,6 +162,21 @@ def test_a_signal_saves_cancels_and_says_how_to_go_on(
     assert all("_ng_attempt_index" not in row for row in servers.received)
 
 
+@pytest.mark.parametrize(("within", "code"), [([], 129), (["nohup"], 143)])
+def test_a_terminal_that_closes_ends_a_run_unless_nohup_started_it(
+    servers, gym, rows_file, read_rows, tmp_path, within, code
+):
+    servers.behaviours["agent_a"] = hang_from_two
+    words = ["eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "3", gym.head]
+    process = gym.start(*words, within=within)
+    wait_until(lambda: servers.in_flight == 3 and len(read_rows(tmp_path / "r.jsonl")) == 2)
+    process.send_signal(signal.SIGHUP)
+    if within:
+        process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+
+
 def test_status_of_a_running_an_interrupted_a_stale_and_a_missing_run(servers, gym, rows_file, tmp_path, read_rows):
     servers.behaviours["agent_a"] = hang_from_two
     (tmp_path / "out").mkdir()
