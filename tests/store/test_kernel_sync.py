@@ -78,7 +78,7 @@ async def test_with_as_many_files_open_as_may_be_threads_sync(tmp_path: Path) ->
     appender, syncs = LineAppender(tmp_path / "x.jsonl"), LoopSync()
     appender.append(b"{}\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
     held = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
     try:
