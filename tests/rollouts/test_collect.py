@@ -449,6 +449,7 @@ def saved_status(collect):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"_ng_task_index": 2**63}, r"rows 1 have a `_ng_task_index` that is no whole number from 0"),
         ({"_ng_task_index": "7"}, r"rows 1 have a `_ng_task_index` that is no whole number from 0"),
         ({"_ng_task_index": -1}, r"rows 1 have a `_ng_task_index`"),
         ({"_ng_task_index": 1.0}, r"rows 1 have a `_ng_task_index`"),

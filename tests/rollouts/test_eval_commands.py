@@ -30,9 +30,9 @@ def gym(tmp_path, servers):
         "NO_COLOR": "1", "COLUMNS": "200", "XDG_STATE_HOME": str(tmp_path / "state"),
     }  # fmt: skip
 
-    def start(*arguments):
+    def start(*arguments, within=()):
         return subprocess.Popen(
-            [sys.executable, "-m", "nemo_gym.cli.main", *arguments],
+            [*within, sys.executable, "-m", "nemo_gym.cli.main", *arguments],
             cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -115,6 +115,18 @@ def test_mistakes_are_one_line_and_have_their_exit_code(
     assert not (tmp_path / "r.jsonl").exists()
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_needs_no_standard_file(gym, rows_file, read_rows, tmp_path, closed):
+    """A service manager may close them; a socket or a file of the run must not get their numbers."""
+    words = ["eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "r.jsonl", gym.head]
+    process = gym.start(*words, within=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert ("6 of 6 rollouts" in out) is (">&-" not in closed.split())
+    assert "Traceback" not in err
+    assert len(read_rows(tmp_path / "r.jsonl")) == 6
+
+
 async def hang_from_two(row):
     if row["q"] >= 2:
         await asyncio.Event().wait()
@@ -148,6 +160,21 @@ def test_a_signal_saves_cancels_and_says_how_to_go_on(
     assert gym(*words, "--resume")[0] == 0
     assert sorted(row["q"] for row in servers.received) == [2, 3, 4, 5]
     assert all("_ng_attempt_index" not in row for row in servers.received)
+
+
+@pytest.mark.parametrize(("within", "code"), [([], 129), (["nohup"], 143)])
+def test_a_terminal_that_closes_ends_a_run_unless_nohup_started_it(
+    servers, gym, rows_file, read_rows, tmp_path, within, code
+):
+    servers.behaviours["agent_a"] = hang_from_two
+    words = ["eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "3", gym.head]
+    process = gym.start(*words, within=within)
+    wait_until(lambda: servers.in_flight == 3 and len(read_rows(tmp_path / "r.jsonl")) == 2)
+    process.send_signal(signal.SIGHUP)
+    if within:
+        process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
 
 
 def test_status_of_a_running_an_interrupted_a_stale_and_a_missing_run(servers, gym, rows_file, tmp_path, read_rows):

@@ -19,13 +19,39 @@ from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.budget import DispatchLatencyTracker
 from nemo_gym.rollouts.collect import collect_run
 from nemo_gym.rollouts.progress import LoggingObserver, Pace, TerminalProgress, progress_line
+from nemo_gym.rollouts.record import RunRecorder
 from nemo_gym.rollouts.resume import plan_resume
 from nemo_gym.rollouts.run_progress import read_progress
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.rollouts.summary import metric_lines, reward_lines, summary_lines
 from nemo_gym.store import RunFiles
+from nemo_gym.store.key_set import RolloutKeySet
+from nemo_gym.store.loop_sync import LoopSync
 
 COUNT = 12
+
+
+async def test_closing_a_recording_waits_on_a_thread_for_a_sync_that_was_given_up(tmp_path, monkeypatch):
+    """The kernel is let go of only when the files are durable: it makes whoever does wait for what it still syncs."""
+    files = RunFiles(tmp_path / "r.jsonl")
+    tracker = RunStatusTracker(files.status, run_id="r", output="r.jsonl")
+    tracker.expect("a")
+    tracker.started()
+    recorder = RunRecorder(files, run_id="r", tracker=tracker, done=RolloutKeySet(), max_attempts=1, truncate=True)
+    unsynced, close = [], LoopSync.close
+
+    def closed(syncs):
+        unsynced.append(recorder._results.unsynced)
+        close(syncs)
+
+    monkeypatch.setattr(LoopSync, "close", closed)
+    recorder.success({"_ng_task_index": 0, "_ng_rollout_index": 0}, label="a")
+    syncing = asyncio.ensure_future(recorder.durable())
+    await asyncio.sleep(0)
+    syncing.cancel()
+    await recorder.aclose()
+    assert syncing.cancelled()
+    assert unsynced == [0]
 
 
 @pytest.fixture

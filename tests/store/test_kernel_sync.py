@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,29 @@ async def test_a_loop_has_many_files_synced_at_once_and_again_after_closing(tmp_
         syncs.close()
     for appender in appenders:
         appender.close()
+
+
+async def test_with_as_many_files_open_as_may_be_threads_sync(tmp_path: Path) -> None:
+    """A run has most connections open when its first rows are to be synced, and a sync needs no file of its own."""
+    appender, syncs = LineAppender(tmp_path / "x.jsonl"), LoopSync()
+    appender.append(b"{}\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        await appender.sync_by(syncs)
+        await appender.sync_by(syncs)
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert appender.unsynced == 0
+    syncs.close()
+    appender.close()
 
 
 async def test_what_is_appended_during_a_sync_is_not_called_durable(tmp_path: Path, syncs: LoopSync) -> None:

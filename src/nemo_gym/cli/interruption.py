@@ -15,8 +15,9 @@ def run_until_interrupted(
 ) -> int:
     """Run `main` and return its exit code, or 128 + the signal's number when one ended it.
 
-    The first signal cancels `main`, which then cleans up; a further one calls `on_second`. `fast_loop` is for what
-    does thousands of small things: it takes a sixth less, and a moment to load.
+    The first signal cancels `main`, which then cleans up; a further one calls `on_second`. A terminal that closes ends
+    nothing that `nohup` started. `fast_loop` is for what does thousands of small things: it takes a sixth less, and a
+    moment to load.
     """
     if not fast_loop:
         return asyncio.run(_watch(main, on_second))
@@ -37,7 +38,8 @@ async def _watch(main: Coroutine[Any, Any, int], on_second: Callable[[], None] |
         elif on_second is not None:
             on_second()
 
-    for number in _SIGNALS:
+    heeded = [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    for number in heeded:
         loop.add_signal_handler(number, interrupt, number)
     try:
         return await task
@@ -46,5 +48,5 @@ async def _watch(main: Coroutine[Any, Any, int], on_second: Callable[[], None] |
             raise
         return 128 + received[0]
     finally:
-        for number in _SIGNALS:
+        for number in heeded:
             loop.remove_signal_handler(number)

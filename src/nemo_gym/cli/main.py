@@ -71,6 +71,7 @@ Options:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and exit with its code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_standard_files()
     # A run of which every rollout has the same reward is nothing to be warned of; its metrics show the interval.
     warnings.filterwarnings("ignore", "95% intervals without width", RuntimeWarning)
     try:
@@ -83,6 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
+
+
+def _open_standard_files() -> None:
+    """Put the null device where stdin, stdout or stderr is closed: the next file or socket would get its number.
+
+    What is printed would go there then, and uvloop aborts the process when it closes a file of its own under one.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)  # a closed one would be the same trap for a child process
+    os.close(fd)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 
 
 def run(arguments: Sequence[str]) -> int:

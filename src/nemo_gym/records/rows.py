@@ -51,9 +51,14 @@ def rollout_key(row: Mapping[str, Any]) -> RolloutKey | None:
     task, rollout = row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX)
     if type(task) is int and type(rollout) is int and 0 <= task < _INDEX_LIMIT and 0 <= rollout < _INDEX_LIMIT:
         return RolloutKey(task, rollout)  # asked for each row more than once
-    if not _is_index(task) or not _is_index(rollout):
+    if not is_index(task) or not is_index(rollout):
         return None
     return RolloutKey(task, rollout)
+
+
+def is_index(value: object) -> TypeGuard[int]:
+    """Return whether a value can number a task or a rollout: a whole number from 0 to below 2**63."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INDEX_LIMIT
 
 
 def check_recordable(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -174,10 +179,6 @@ def row_summary(row: Mapping[str, Any]) -> str:
     """Return a short name for log lines: agent and indices."""
     key = rollout_key(row)
     return f"{agent_name_of(row) or '?'} {key if key is not None else '(no indices)'}"
-
-
-def _is_index(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INDEX_LIMIT
 
 
 def _is_episode_reply(reply: Mapping[str, Any]) -> bool:

@@ -12,13 +12,13 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode
 from nemo_gym.records.identity import is_materialized_row
-from nemo_gym.records.rows import RolloutKey, agent_name_of
+from nemo_gym.records.rows import RolloutKey, agent_name_of, is_index
 from nemo_gym.rollouts.rollout_ids import RolloutIds
 from nemo_gym.rollouts.settings import DEFAULT_KEY
 from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology, positions_text
@@ -115,8 +115,8 @@ class RowPreparer:
         """Raise one error for all rows that could not be prepared; warn about names that were changed or unused."""
         if self._misnumbered:
             raise ConfigError(
-                f"rows {positions_text(self._misnumbered)} have a `{keys.TASK_INDEX}` that is no whole number from 0; "
-                "leave it out to have tasks numbered"
+                f"rows {positions_text(self._misnumbered)} have a `{keys.TASK_INDEX}` that is no whole number from 0 "
+                "to below 2**63; leave it out to have tasks numbered"
             )
         if self._unrouted:
             raise ConfigError(
@@ -179,7 +179,7 @@ class RowPreparer:
 
     def _task_index(self, row: Mapping[str, Any], text: bytes, position: int) -> int:
         given = row.get(keys.TASK_INDEX)
-        if _is_task_index(given):
+        if is_index(given):
             self.reserve(given)
             return given
         if given is not None:
@@ -251,7 +251,7 @@ def given_task_indices(path: str | Path, limit: int | None) -> Iterator[int]:
         if marker in line.data:
             with contextlib.suppress(ValueError):
                 given = decode_object(line.data).get(keys.TASK_INDEX)
-                if _is_task_index(given):
+                if is_index(given):
                     yield given
 
 
@@ -308,10 +308,6 @@ class _Counters:
         number = self._sparse.get(task, 0)
         self._sparse[task] = number + 1
         return number
-
-
-def _is_task_index(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _create_params_of(row: Mapping[str, Any]) -> JsonObject:

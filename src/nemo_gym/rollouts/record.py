@@ -125,8 +125,11 @@ class RunRecorder:
     async def aclose(self) -> None:
         """Sync and close both files; idempotent. Raises RecordingError."""
         async with self._sync_lock:
-            self._syncs.close()
-            await asyncio.to_thread(self.close)
+            try:
+                await asyncio.to_thread(self.close)
+            finally:
+                # Last: it waits, and the loop with it, for a sync that was given up and has not ended.
+                self._syncs.close()
 
     def close(self) -> None:
         """Do the same without a loop, when nothing else uses the recorder."""

@@ -54,10 +54,15 @@ class KernelSync:
         numbers = _NUMBERS.get(platform.machine()) if sys.platform == "linux" else None
         if numbers is None or ctypes.sizeof(ctypes.c_void_p) != 8:
             return None
+        try:
+            eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:  # as many files are open as may be, and a sync needs none
+            return None
         context = ctypes.c_uint64(0)
         if _syscall()(numbers[0], MAX_IN_FLIGHT, ctypes.addressof(context), 0, 0, 0) != 0:
+            os.close(eventfd)
             return None
-        return cls(context.value, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), numbers)
+        return cls(context.value, eventfd, numbers)
 
     def start(self, syncs: Sequence[tuple[int, int]]) -> int:
         """Start an fdatasync for each (file descriptor, number); returns how many, from the front, were started.
