@@ -9,8 +9,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parents[1]
-_SHIPPED = _PACKAGE / "builtin"
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_SHIPPED = _PACKAGE + "builtin" + os.sep
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name))) + os.sep for name in ("stdlib", "purelib", "platlib")})
 
 
@@ -26,13 +26,14 @@ def place_of(error: BaseException) -> str | None:
 
 
 def _own_line(error: BaseException) -> str | None:
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if not file.is_absolute() or str(file).startswith(_LIBRARIES):
-            continue
-        if not file.is_relative_to(_PACKAGE) or file.is_relative_to(_SHIPPED):
-            return f"{file}:{frame.lineno}"
-    return None
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next((f"{name}:{line}" for name, line in reversed(frames) if _is_own(name)), None)
+
+
+def _is_own(name: str) -> bool:
+    if name.startswith(_SHIPPED):  # first: an installed package lies among the libraries
+        return True
+    return Path(name).is_absolute() and not name.startswith((_PACKAGE, *_LIBRARIES))
 
 
 def _log_file() -> str | None:
