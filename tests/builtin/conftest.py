@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,23 +24,40 @@ sys.path.insert(0, str(Path(__file__).parent))  # for what the test modules shar
 
 @dataclass
 class Backend:
-    """`answers` maps a path to a list of (status, body, headers), or of coroutines; the last one stays."""
+    """`answers` maps a path to a list of (status, body, headers), or of coroutines; the last one stays.
+
+    `probes` does so for requests that are empty, which are answered 400 by default. `missed` counts the calls of
+    routes that are not there.
+    """
 
     url: str = ""
     answers: dict[str, list[tuple[int, Any, dict[str, str]]]] = field(default_factory=dict)
+    probes: dict[str, list[tuple[int, Any, dict[str, str]]]] = field(default_factory=dict)
+    probed: int = 0
+    missed: Counter[str] = field(default_factory=Counter)
     asked: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
 
     def answer(self, path: str, *answers: Any) -> None:
         self.answers[path] = [item if isinstance(item, tuple) else (200, item, {}) for item in answers]
 
+    def answer_probes(self, path: str, *answers: Any) -> None:
+        self.probes[path] = [item if isinstance(item, tuple) else (200, item, {}) for item in answers]
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        if request.path not in self.answers:
-            return web.json_response({"detail": "Not Found"}, status=404)
         if not body:  # somebody wants to know whether there is such a route
+            self.probed += 1
+            if request.path in self.probes:
+                return await self._from(self.probes[request.path], request)
+        if request.path not in self.answers:
+            self.missed[request.path] += bool(body)
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if not body:
             return web.json_response({"error": {"message": "a field is missing"}}, status=400)
         self.asked.append((request.path, body, dict(request.headers)))
-        queue = self.answers[request.path]
+        return await self._from(self.answers[request.path], request)
+
+    async def _from(self, queue: list[tuple[int, Any, dict[str, str]]], request: web.Request) -> web.StreamResponse:
         status, answer, headers = queue.pop(0) if len(queue) > 1 else queue[0]
         if callable(answer):
             return await answer(request)

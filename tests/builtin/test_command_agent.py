@@ -58,6 +58,21 @@ def run(made: CommandAgent, row: dict[str, Any] = ROW) -> dict[str, Any]:
     return answer.json()
 
 
+def test_what_a_program_did_outlives_its_verifier(backend: Any) -> None:
+    made = agent(backend, "print('done')", invocation="root")
+    backend.answer("/ng-rollout/3-1/verify", (500, "ValueError('a bug')", {"x-ng-failed-server": "r"}))
+    with TestClient(made.served_app()) as client:
+        answer = client.post("/run", json=ROW)
+    assert (answer.status_code, answer.headers["x-ng-failed-server"]) == (500, "r")
+    assert answer.json()["detail"].endswith("/ng-rollout/3-1/verify` answered 500: ValueError('a bug')")
+    handed_over = answer.json()["ng_failed_rollout"]
+    (message,) = handed_over["_ng_failure_partial_response"]["output"]
+    assert message["content"][0]["text"] == "done"
+    (invocation,) = handed_over["ng_agent_observations"]["records"]
+    assert (invocation["invocation_id"], invocation["status"]) == ("root", "completed")
+    assert handed_over["agent_process"]["exit_code"] == 0
+
+
 def asked(backend: Any, end: str) -> list[dict[str, Any]]:
     return [body for path, body, _headers in backend.asked if path.endswith(end)]
 

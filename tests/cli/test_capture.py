@@ -52,6 +52,8 @@ def test_show_a_rollout_and_a_call(store: CaptureStore, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines()[1].split() == [
         "0", "c" * 32, "chat", "m", "200", "stop", "3", "4", "12",
     ]  # fmt: skip
+    assert run(["capture", "show", "0-1", str(store.root)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["0", "d" * 32, "unseen", "timeout"]
     assert run(["capture", "show", "0-0", str(store.root), "--json"]) == 0
     (call,) = json.loads(capsys.readouterr().out)
     assert (call["tokens_in"], "request" in call) == (3, False)

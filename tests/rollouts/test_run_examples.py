@@ -118,6 +118,59 @@ async def test_the_failure_names_the_server_that_raised(servers, head, make_rows
     assert row["_ng_failure_response_body"] == "\"ValueError('no such tool')\""
 
 
+HANDED_OVER = {
+    "failure_kind": "verifier_error",
+    "_ng_failure_stage": "verification",
+    "_ng_failure_partial_response": {"output": []},
+    "ng_agent_observations": {"source": "agent", "records": [], "gaps": []},
+    "agent_process": {"exit_code": 0},
+}
+FORGED = {
+    "reward": 1.0,
+    "mask_sample": True,
+    "_ng_failure_class": "skipped",
+    "_ng_no_persist": True,
+    "_ng_failure_terminal": True,
+    "_ng_task_index": 99,
+    "ng_perf": {"turns": 7},
+}
+
+
+async def test_what_an_agent_hands_over_with_its_error_is_on_the_failure_row(servers, head, make_rows, tmp_path):
+    """The failed `/run` stays one: nothing that is handed over decides where the row goes or what it counts for."""
+    said = "server `env` failed: `http://env/verify` answered 500: ValueError('x') (at `/env/app.py:7`)"
+    body = {"detail": said, "ng_failed_rollout": {**HANDED_OVER, **FORGED}}
+    servers.behaviours["agent_a"] = lambda _: (500, json.dumps(body), {"x-ng-failed-server": "env"})
+    completions = RolloutCollectionHelper().run_examples(
+        make_rows(1), head, route_failures_to_sidecar=True, enrich_results=True,
+        record_output_dir=tmp_path, record_shard="s",
+    )  # fmt: skip
+    [(_, record)] = await collect(completions)
+    assert isinstance(record, RolloutFailureRecord)
+    assert (record.failure.failure_kind, record.failure.stage) == ("verifier_error", "verification")
+    [row] = [json.loads(line) for line in (tmp_path / "rollouts-s_failures.jsonl").read_text().splitlines()]
+    assert row["_ng_failure_message"] == row["_ng_failure_response_body"] == said
+    assert (row["_ng_failure_class"], row["_ng_task_index"]) == ("agent_run_error", 0)
+    assert {key: row[key] for key in HANDED_OVER if key != "ng_agent_observations"} == {
+        key: value for key, value in HANDED_OVER.items() if key != "ng_agent_observations"
+    }
+    assert row["ng_agent_observations"]["source"] == "agent"
+    assert not {"reward", "mask_sample", "_ng_no_persist", "_ng_failure_terminal"} & row.keys()
+    assert row.get("ng_perf") != FORGED["ng_perf"]
+
+
+@pytest.mark.parametrize(
+    "handed_over", [None, 7, [], {"failure_kind": 7, "_ng_failure_stage": []}, {"failure_kind": "x"}]
+)
+async def test_odd_things_that_are_handed_over_are_no_harm(servers, head, make_rows, handed_over):
+    servers.behaviours["agent_a"] = lambda _: (500, json.dumps({"detail": "no", "ng_failed_rollout": handed_over}))
+    completions = RolloutCollectionHelper().run_examples(
+        make_rows(1), head, route_failures_to_sidecar=True, enrich_results=True
+    )
+    [(_, record)] = await collect(completions)
+    assert (record.failure.failure_kind, record.failure.stage) == ("agent_run_error", None)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -70,6 +70,8 @@ class Tasks(SimpleResourcesServer):
         return BaseSeedSessionResponse()
 
     async def verify(self, request: Request, body: BaseVerifyRequest) -> BaseVerifyResponse:
+        if (fault := self.seen.get("fault")) is not None:
+            raise fault
         self.seen["verified"] = request.session[SESSION_ID_KEY]
         self.seen["response"] = body.response.model_dump()
         self.seen["rollout"] = current_rollout_id()
@@ -129,6 +131,38 @@ async def test_verifiers_never_see_evidence_and_the_result_carries_it(
     assert result["ng_agent_observations"] == {"invocations": []}
     assert result["ng_trajectory"] == {"turns": [1]}
     assert "_ng_agent_observations" not in result["response"]
+
+
+@pytest.mark.parametrize("settings", [ON, None], ids=["observed", "not observed"])
+@pytest.mark.parametrize("fault", ["raises", "is gone"])
+async def test_the_work_of_an_agent_outlives_its_verifier(
+    serve: Any, make_client: Any, response_body: dict[str, Any], settings: Any, fault: str
+) -> None:
+    agent, url, seen = start_both(serve, make_client, response_body, settings)
+    if fault == "raises":
+        seen["fault"] = ValueError("a bug")
+    else:
+        post = agent.server_client.post
+
+        async def cut_off(*, url_path: str, **call: Any) -> Any:
+            if url_path == "/verify":
+                raise aiohttp.ServerDisconnectedError
+            return await post(url_path=url_path, **call)
+
+        agent.server_client = MagicMock(spec=ServerClient, post=cut_off, global_config_dict=settings or {})
+    row = {"responses_create_params": {"input": "what?"}, "_ng_task_index": 0, "_ng_rollout_index": 0}
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/run", json=row) as answer:
+        assert answer.status == 500
+        body = await answer.json()
+    assert ("ValueError('a bug')" if fault == "raises" else "Server disconnected") in body["detail"]
+    handed_over = body["ng_failed_rollout"]
+    [message] = handed_over["_ng_failure_partial_response"]["output"]
+    assert message["content"][0]["text"] == "42"
+    assert handed_over["_ng_failure_stage"] == "verification"
+    assert handed_over.get("failure_kind") == ("verifier_error" if fault == "raises" else None)
+    assert handed_over["ng_agent_observations"] == {"invocations": []}
+    assert handed_over["ng_trajectory"] == {"turns": [1]}
+    assert "reward" not in handed_over
 
 
 async def test_without_observability_nothing_is_prefixed(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 from nemo_gym.servers import boundary
 from nemo_gym.servers.access import SERVER_TOKEN_ENV, TokenMiddleware, check_binding, server_token_headers
 from nemo_gym.servers.boundary import DisconnectMiddleware, ExceptionMiddleware
+from nemo_gym.servers.fault import place_of
 from nemo_gym.servers.http import raise_for_status, request
 
 
@@ -110,6 +112,48 @@ async def test_an_inner_servers_error_names_the_call_and_keeps_its_words(serve: 
     assert f"server `tester` failed: `{inner.url}/fail` answered 500" in said
     assert "\n" not in said
     assert "no such luck" in said
+    assert f"(at `{__file__}:{_line_of('no such luck')}`" in said
+    assert answer.headers["x-ng-failed-server"] == "tester"
+
+
+async def test_servers_in_a_row_name_the_one_that_failed_once(serve: Any, close_session: None) -> None:
+    url = f"{serve(make_app()).url}/fail"
+    for name in ("second", "third"):
+        passing = FastAPI()
+
+        @passing.post("/call")
+        async def call(url: str = url) -> None:
+            await raise_for_status(await request("POST", url))
+
+        passing.add_middleware(ExceptionMiddleware, name=name)
+        last, url = url, f"{serve(passing).url}/call"
+    answer = await request("POST", url)
+    said = json.loads(await answer.read())
+    assert said.startswith("server `tester` failed: `http")
+    assert said.count("failed:") == said.count("answered 500") == said.count("(at `") == 1
+    assert last not in said
+    assert answer.headers["x-ng-failed-server"] == "tester"
+    assert "x-ng-failed-at" not in answer.headers, "the words that are passed on say it"
+
+
+def _line_of(text: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_the_place_of_a_fault_is_the_innermost_line_of_own_code() -> None:
+    def raised(work: Any) -> BaseException:
+        try:
+            work()
+        except Exception as error:
+            return error
+        raise AssertionError("nothing was raised")
+
+    line = _line_of("json.loads(" + '"{")')
+    place = place_of(raised(lambda: json.loads("{")))
+    assert place is not None
+    assert place.startswith(f"at `{__file__}:{line}`"), "and not a line of the library that raised"
+    assert not (place_of(ValueError("never raised")) or "").startswith("at ")
 
 
 @pytest.mark.parametrize(

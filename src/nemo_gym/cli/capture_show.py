@@ -15,6 +15,9 @@ from nemo_gym.errors import UsageError
 from nemo_gym.records import identity
 from nemo_gym.records.codec import encode_pretty
 
+UNSEEN = "unseen"
+"""The status of a failed call of which capture saw none; the end says what is known."""
+
 COLUMNS = ("#", "call", "dialect", "model", "status", "end", "in", "out", "ms")
 
 
@@ -56,12 +59,14 @@ def _show_rollout(store: CaptureStore, rollout_id: str, *, as_json: bool) -> Non
 
 def _row(call: ModelCallRecord) -> list[object]:
     end = call.error_category or call.finish_reason or call.response_status
+    # The handler raised, or the client left: what was sent after that, if anything, capture did not see.
+    unseen = UNSEEN if call.error_category else None
     return [
         call.call_index,
         call.model_call_id,
         call.dialect,
         call.model,
-        call.status_code,
+        unseen if call.status_code is None else call.status_code,
         end,
         call.tokens_in,
         call.tokens_out,

@@ -97,7 +97,7 @@ CHECK_MEANINGS: Mapping[str, CheckMeaning] = MappingProxyType(
             ),
             detail={
                 "model_ref": "the model server as `type/name`, null if not known",
-                "status": "the HTTP status that the client got, null if none came",
+                "status": "the HTTP status that capture saw sent, else the exception's, null if neither",
                 "error_category": "the kind of failure, null if not known",
                 "observed_calls": "calls to that server",
                 "successful_calls": "those of them that succeeded",

@@ -7,7 +7,7 @@ low-cardinality name, safe as a metric label. Neither decides retry: `_ng_failur
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,6 +19,7 @@ from nemo_gym.records.failure_kinds import (
     AGENT_RUN_ERROR,
     PROVIDER_UNAVAILABLE,
     FailureStage,
+    is_registered,
 )
 from nemo_gym.records.identity import attempt_of, base_rollout_id
 
@@ -32,6 +33,10 @@ Delivery: TypeAlias = Literal["not_sent", "possibly_delivered", "delivered"]
 
 _UNKNOWN_OUTCOME_STATUSES = frozenset({429, 502, 503, 504})
 _RETRIED_TIMEOUT_CLASSES = frozenset({"timeout_exceeded", "reference_missing", "eval_missing", "transport_ineligible"})
+_NOT_HANDED_OVER = {
+    *(keys.REWARD, keys.MASK_SAMPLE, keys.FAILURE_KIND, keys.FAILURE_REASON),
+    *(keys.MODEL_CALL_CAPTURE, keys.PERF, keys.PERF_DETAIL),
+}
 _PROVIDER_WORDS = ("provider", "upstream", "model server", "overloaded", "rate limit")
 
 
@@ -93,6 +98,9 @@ class RunFailure:
     exception_type: str
     status: int | None = None
     body: str | None = None
+    stage: FailureStage | None = None
+    rollout: JsonObject = field(default_factory=dict)
+    """What the agent handed over with its error, by the keys of a sidecar row."""
 
 
 def failure_of_status(status: int, body: str, *, exception_type: str, message: str) -> RunFailure:
@@ -116,6 +124,28 @@ def failure_of_status(status: int, body: str, *, exception_type: str, message: s
     )
 
 
+def with_rollout(failure: RunFailure, handed_over: object) -> RunFailure:
+    """Return the failure with what its agent handed over: the response, evidence, and what kind of failure it was.
+
+    Nothing that decides where the row goes or what it counts for is taken: no reward, no class, no mark of collection.
+    """
+    if not isinstance(handed_over, Mapping):
+        return failure
+    kind, stage = handed_over.get(keys.FAILURE_KIND), handed_over.get(keys.FAILURE_STAGE)
+    return replace(
+        failure,
+        kind=kind if isinstance(kind, str) and is_registered(kind) else failure.kind,
+        stage=stage if stage in get_args(FailureStage) else failure.stage,
+        rollout={key: value for key, value in handed_over.items() if _may_be_handed_over(key)},
+    )
+
+
+def _may_be_handed_over(key: str) -> bool:
+    if key.startswith("_ng_"):
+        return key == keys.FAILURE_PARTIAL_RESPONSE
+    return key not in _NOT_HANDED_OVER
+
+
 def failure_record(
     row: Mapping[str, Any], failure: RunFailure, *, run_id: str, terminal: bool = False
 ) -> RolloutFailureRecord:
@@ -127,7 +157,7 @@ def failure_record(
         source="collector",
         delivery=failure.delivery,
         failure=FailureDetail(
-            failure_reason=cut(failure.message), terminal=terminal, failure_kind=failure.kind, stage=None
+            failure_reason=cut(failure.message), terminal=terminal, failure_kind=failure.kind, stage=failure.stage
         ),
         http_status=failure.status if failure.status is not None and 100 <= failure.status <= 599 else None,
         exception_type=cut(failure.exception_type),
@@ -156,7 +186,9 @@ def environment_failure_record(
 
 def sidecar_fields(failure: RunFailure) -> JsonObject:
     """Return the flat diagnostics of a failed `/run`, without identity."""
+    stage = {} if failure.stage is None else {keys.FAILURE_STAGE: failure.stage}
     return {
+        **stage,
         keys.FAILURE_CLASS: failure.failure_class,
         keys.FAILURE_TYPE: failure.exception_type,
         keys.FAILURE_MESSAGE: failure.message,

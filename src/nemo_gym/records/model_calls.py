@@ -39,9 +39,12 @@ class ModelCallRecord(msgspec.Struct, kw_only=True):
     model_ref: Annotated[ModelServerRef | None, says("The model server that was called; null if not known.")] = None
     model: Annotated[str | None, says("The model's name in the response, else in the request; null if neither.")] = None
     dialect: Annotated[str | None, says("The API shape: `responses`, `chat` or `messages`; null if not known.")] = None
-    status_code: Annotated[int | None, says("HTTP status that was sent, else the exception's; null if neither.")] = None
+    status_code: Annotated[
+        int | None, says("HTTP status that capture saw sent, else the exception's; null if neither.")
+    ] = None
     client_status_code: Annotated[
-        int | None, says("HTTP status that capture saw sent to the client; null if none was.")
+        int | None,
+        says("HTTP status that capture saw sent to the client; null if it saw none, as when the handler raised."),
     ] = None
     response_status: Annotated[str | None, says("The response body's own `status`; null if it has none.")] = None
     finish_reason: Annotated[

@@ -275,7 +275,9 @@ class TrajectoryResponseMetadata(EvidenceModel):
     dialect: str | None = Field(
         default=None, description="The API shape: responses, chat or messages; null if not known."
     )
-    status_code: int | None = Field(default=None, description="HTTP status that the client got; null if it got none.")
+    status_code: int | None = Field(
+        default=None, description="HTTP status that capture saw sent, else the exception's; null if neither."
+    )
     response_status: str | None = Field(
         default=None, description="The response body's own `status`; null if it has none."
     )

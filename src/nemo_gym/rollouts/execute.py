@@ -230,6 +230,7 @@ class RolloutExecutor:
             sidecar[keys.RUN_ID] = self._run_id
             sidecar[keys.FAILED_AT] = time.time()
             sidecar[keys.ELAPSED_SECONDS] = seconds
+            sidecar = {**failure.rollout, **sidecar}
             # The calls made before it broke are where a reader of the failure looks first.
             if failure.failure_class == AGENT_RUN_ERROR and self._evidence.concerns(sidecar):
                 await _finish(self._evidence.attach_to(row, sidecar, latency_ms=seconds * 1000))

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
-from urllib.parse import unquote
 
 import aiohttp
 
@@ -24,8 +23,9 @@ from nemo_gym.records.failure_kinds import (
     TRANSPORT_TIMEOUT,
     TRANSPORT_UNREACHABLE,
 )
-from nemo_gym.records.failures import MAX_TEXT, RunFailure, cut, failure_of_status
+from nemo_gym.records.failures import MAX_TEXT, RunFailure, cut, failure_of_status, with_rollout
 from nemo_gym.records.refused_body import refused_body_text
+from nemo_gym.records.server_failure import failure_text
 from nemo_gym.servers.access import server_token_headers
 
 MAX_CONNECTIONS = 102_400
@@ -37,6 +37,7 @@ DEFAULT_CONNECTION_RETRIES = 8
 _IDLE_CONNECTION_S = 2.0
 _CONNECT_TIMEOUT_S = 60.0
 _FIRST_BACKOFF_S = 0.1
+_LONGEST_REASON = 1000
 _MAX_BACKOFF_S = 2.0
 _LOCAL_RESOURCE_ERRNOS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
@@ -156,24 +157,25 @@ def _is_local_resource(error: BaseException) -> bool:
 
 
 def _status_failure(status: int, raw: bytes, url: str, headers: Mapping[str, str]) -> RunFailure:
-    body = raw.decode(errors="replace")
-    reason = _reason_in(raw) or body
-    failed = headers.get(keys.FAILED_SERVER_HEADER)
-    who = "" if failed is None else f"server `{cut(unquote(failed), 200)}` failed: "
-    return failure_of_status(
-        status,
-        body,
-        exception_type="ClientResponseError",
-        message=f"{who}`POST {url}` answered {status}: {cut(reason, 500)}",
-    )
-
-
-def _reason_in(raw: bytes) -> str | None:
-    """Return the message inside a JSON error body, in the shapes that servers here use."""
     try:
         value = decode(raw)
     except ValueError:
-        return None
+        value = None
+    reason, body = _reason_in(value), raw.decode(errors="replace")
+    handed_over = value.get(keys.FAILED_ROLLOUT) if isinstance(value, dict) else None
+    if handed_over is not None and reason is not None:
+        body = reason  # the rest of it is on the row
+    failure = failure_of_status(
+        status,
+        body,
+        exception_type="ClientResponseError",
+        message=failure_text(headers, f"`POST {url}`", status, cut(reason or body, _LONGEST_REASON)),
+    )
+    return with_rollout(failure, handed_over)
+
+
+def _reason_in(value: Any) -> str | None:
+    """Return the message inside the value of a JSON error body, in the shapes that servers here use."""
     refused = refused_body_text(value)
     if refused is not None:
         return refused

@@ -22,6 +22,7 @@ from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.run_setup import PreparedRun
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.rollouts.tool_failures import ToolFailures
 from nemo_gym.store.atomic import write_atomic
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.key_set import RolloutKeySet
@@ -54,7 +55,10 @@ async def report_run(
         report.aggregation = AggregationState(state="skipped")
         await asyncio.to_thread(write_coverage, files, status, report)
         return report
-    groups, report.imputed = await asyncio.to_thread(_metric_rows, config, prepared, router)
+    tools = ToolFailures()
+    groups, report.imputed = await asyncio.to_thread(_metric_rows, config, prepared, router, tools)
+    if (failed_tools := tools.line()) is not None:
+        report.notes.append(failed_tools)
     if groups:
         urls: dict[str, str] = {}
         for target in router.targets():
@@ -129,15 +133,18 @@ def write_coverage(files: RunFiles, status: RunStatus, report: RunReport) -> Non
 
 
 def _metric_rows(
-    config: RolloutCollectionConfig, prepared: PreparedRun, router: Router
+    config: RolloutCollectionConfig, prepared: PreparedRun, router: Router, tools: ToolFailures
 ) -> tuple[dict[str, MetricRows], int]:
-    """Return the rows that metrics are made of, and how many of them are stand-ins with reward 0."""
+    """Return the rows that metrics are made of, and how many of them are stand-ins with reward 0.
+
+    The results are read here, once: `tools` counts them on their way.
+    """
     files = prepared.files
     imputed: list[JsonObject] = []
     if config.count_failure_classes_as_zero or config.count_missing_rollouts_as_zero:
         imputed = imputed_rows(files, config, router)
     results = read_objects(files.rollouts) if files.rollouts.exists() else iter(())
-    return grouped_rows(_chained(first_of_each(results), imputed)), len(imputed)
+    return grouped_rows(_chained(tools.counting(first_of_each(results)), imputed)), len(imputed)
 
 
 def imputed_rows(files: RunFiles, config: RolloutCollectionConfig, router: Router) -> list[JsonObject]:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import aiohttp
 from fastapi import Body, FastAPI, Request, Response
 from pydantic import BaseModel, Field, model_validator
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,19 +23,24 @@ from nemo_gym.capture.correlation import (
     split_rollout_path,
     url_path_for_request,
 )
-from nemo_gym.records import keys
+from nemo_gym.errors import RemoteError
+from nemo_gym.records import codec, keys
+from nemo_gym.records.failure_kinds import VERIFIER_ERROR
 from nemo_gym.servers.agent_evidence import attach_evidence, take_evidence
 from nemo_gym.servers.base import BaseServer, SimpleServer
+from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.http import get_response_json, raise_for_status
 from nemo_gym.servers.judging import resolved_signature
 from nemo_gym.servers.metrics import AggregateMetrics, AggregateMetricsRequest, compute_aggregate_metrics
 from nemo_gym.servers.run_types import BaseRunRequest
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
+from nemo_gym.servers.unverified import UnverifiedError
 from nemo_gym.servers.web import new_app
 
 logger = logging.getLogger(__name__)
 
 RESPONSES_PATH = "/v1/responses"
+_VERIFIER_FAILED = {keys.FAILURE_KIND: VERIFIER_ERROR}
 _PREFIXES = (
     "",
     f"/{keys.ROLLOUT_PATH_PREFIX}/{{rollout_id}}",
@@ -155,6 +161,39 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         token_capture = rollout_id is not None and self.captures_token_ids()
         return apply_rollout_prefix(root, rollout_id, token_capture=token_capture).rstrip("/") + "/v1"
 
+    async def verified(
+        self,
+        judged: Mapping[str, Any],
+        *,
+        resources_server: str,
+        cookies: Mapping[str, str],
+        evidence: Callable[[], Mapping[str, Any]],
+    ) -> Any:
+        """Return what the verifier says of `judged`, a row with its `response`.
+
+        When it fails or cannot be reached, raises UnverifiedError, whose answer hands the response and `evidence()`
+        over to collection: the work is done, and its verifier's fault is no reason to lose it.
+        """
+        try:
+            answer = await self.server_client.post(
+                server_name=resources_server, url_path="/verify", json=judged, cookies=cookies
+            )
+            await raise_for_status(answer)
+            return await get_response_json(answer)
+        except (aiohttp.ClientError, RemoteError, TimeoutError, ValueError) as error:
+            kind = {} if isinstance(error, (aiohttp.ClientConnectionError, TimeoutError)) else _VERIFIER_FAILED
+            rollout = {
+                **evidence(),
+                **kind,
+                keys.FAILURE_STAGE: "verification",
+                keys.FAILURE_PARTIAL_RESPONSE: judged[keys.RESPONSE],
+            }
+            status = getattr(error, "status", None)
+            raise UnverifiedError(server=resources_server, status=status, rollout=rollout) from error
+
+    def _error_answer(self) -> ErrorAnswer:
+        return _agent_error
+
     async def run_episode(
         self,
         request: Request,
@@ -168,7 +207,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         `activate` acts in process, given the session's cookies, and returns a Response as a mapping; by default this
         agent's own `/v1/responses` is called. Evidence on the Response's private keys never reaches the verifier. With
         `skip_verification` the configured reward is returned instead of a verdict. A 4xx or 5xx of another server
-        raises.
+        raises; the verifier's hands over what was done, as `verified` says.
         """
         row = body.model_dump(mode="json", exclude_unset=True)
         seeded = await self.server_client.post(
@@ -193,13 +232,19 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         if self.config.skip_verification:
             result = {**judged, keys.REWARD: self.config.skip_verification_reward, "verification_skipped": True}
         else:
-            verified = await self.server_client.post(
-                server_name=resources_server, url_path="/verify", json=judged, cookies=cookies
+            result = await self.verified(
+                judged, resources_server=resources_server, cookies=cookies, evidence=lambda: evidence
             )
-            await raise_for_status(verified)
-            result = await get_response_json(verified)
         attach_evidence(result, evidence)
         return result
+
+
+def _agent_error(scope: Scope, error: BaseException, description: str) -> Response:
+    """Answer 500 with the description as a JSON string; of a rollout that was not verified, with what was done too."""
+    if not isinstance(error, UnverifiedError):
+        return plain_error(scope, error, description)
+    body = {"detail": description, keys.FAILED_ROLLOUT: error.rollout}
+    return Response(codec.encode(body), status_code=500, media_type="application/json")
 
 
 def _merged(cookies: Mapping[str, str], answer: Any) -> dict[str, str]:

@@ -15,6 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nemo_gym.capture.shared_timer import SharedTimer
 from nemo_gym.records import codec, keys
 from nemo_gym.records.refused_body import refused_body_text
+from nemo_gym.records.server_failure import failed_server, failure_text
+from nemo_gym.servers.fault import place_of
+from nemo_gym.servers.unverified import UnverifiedError
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ _READ_AHEAD = 64
 
 def describe(error: BaseException) -> str:
     """Return what a caller is told about an unhandled exception; an inner server's own words are kept."""
+    error = _told(error)
     if isinstance(error, asyncio.CancelledError):
         return "Request was cancelled"
     inner = getattr(error, "response_content", None)
@@ -45,10 +49,13 @@ def describe(error: BaseException) -> str:
         shown = refused_body_text(plain) or (plain if isinstance(plain, str) else said)[:_BODY_EXCERPT]
         if error.status == 422 and error.request_info.real_url.path.endswith(_TAKES_THE_ROW):
             shown += " (the row may be one of another environment)"
-        inner_name = error.headers.get(keys.FAILED_SERVER_HEADER) if error.headers else None
-        who = "" if inner_name is None else f"server `{inner_name}` failed: "
-        return f"{who}`{error.request_info.real_url}` answered {error.status}: {shown}"
+        return failure_text(error.headers, f"`{error.request_info.real_url}`", error.status, shown)
     return repr(error)
+
+
+def _told(error: BaseException) -> BaseException:
+    """Return the exception that is spoken of: of a rollout that was not verified, why it was not."""
+    return error.__cause__ if isinstance(error, UnverifiedError) and error.__cause__ is not None else error
 
 
 def plain_error(_scope: Scope, _error: BaseException, description: str) -> Response:
@@ -98,7 +105,13 @@ class ExceptionMiddleware:
         where = f"{scope['method']} {scope['path']}"
         logger.error("%s: `%s` failed: %s", self._name, where, description[:500], exc_info=error)
         answer = self._answer(scope, error, description)
-        answer.headers[keys.FAILED_SERVER_HEADER] = quote(self._name)
+        told = _told(error)
+        # Words of another server that are passed on: the fault is there, and so is the place to look at.
+        passed_on = isinstance(told, aiohttp.ClientResponseError) and hasattr(told, "response_content")
+        inner = failed_server(told.headers) if isinstance(told, aiohttp.ClientResponseError) else None
+        answer.headers[keys.FAILED_SERVER_HEADER] = quote(inner or self._name)
+        if not passed_on and (place := place_of(told)) is not None:
+            answer.headers[keys.FAILED_AT_HEADER] = quote(place)
         await answer(scope, receive, send)
 
 

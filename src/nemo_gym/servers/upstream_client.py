@@ -91,11 +91,11 @@ class UpstreamReply:
 
 
 class UpstreamClient:
-    """One endpoint."""
+    """One endpoint: its `base_url` without a user in it, and the `headers` that every request to it carries."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self.settings = settings
-        self._base_url, self._headers = _without_user(settings.base_url, settings.headers)
+        self.base_url, self.headers = _without_user(settings.base_url, settings.headers)
         self.breaker = Breaker(retest_s=settings.retest_s)
         self._budget = RetryBudget()
         self._slots = None if settings.max_concurrent is None else asyncio.Semaphore(settings.max_concurrent)
@@ -122,7 +122,7 @@ class UpstreamClient:
         Each try is appended to `attempts` as {url, status, latency_ms, error}. Raises UpstreamError for a refusal that
         is final, for an endpoint that cannot be reached, and at once while the breaker is open.
         """
-        url = self._base_url + path
+        url = self.base_url + path
         if not self.breaker.admit():
             raise self._closed(url)
         if self._slots is not None:
@@ -139,7 +139,7 @@ class UpstreamClient:
     async def _insist(
         self, url: str, body: bytes, dialect: Dialect, headers: Mapping[str, str], attempts: list[dict[str, Any]]
     ) -> aiohttp.ClientResponse:
-        sent = {"Content-Type": "application/json", **self._headers, **headers}
+        sent = {"Content-Type": "application/json", **self.headers, **headers}
         self._budget.earn()
         tries = 0
         while True:

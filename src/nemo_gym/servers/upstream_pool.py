@@ -16,7 +16,7 @@ from nemo_gym.capture.correlation import current_rollout_id
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.records import codec, keys
 from nemo_gym.servers.upstream import NOT_ASKED, UpstreamError
-from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamReply
+from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamReply, shown_url
 
 
 class UpstreamPool:
@@ -28,7 +28,7 @@ class UpstreamPool:
     @property
     def base_url(self) -> str:
         """The first endpoint's URL, for messages."""
-        return self.clients[0].settings.base_url
+        return shown_url(self.clients[0].base_url)
 
     async def post(
         self,

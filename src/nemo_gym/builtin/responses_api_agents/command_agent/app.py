@@ -147,16 +147,20 @@ class CommandAgent(SimpleResponsesAPIAgent):
         elif self.config.skip_verification:
             reply = {**judged, keys.REWARD: self.config.skip_verification_reward, "verification_skipped": True}
         else:
-            verified = await self.server_client.post(
-                server_name=resources.name, url_path="/verify", json=judged, cookies=cookies
+            reply = await self.verified(
+                judged,
+                resources_server=resources.name,
+                cookies=cookies,
+                evidence=lambda: self._seen(outcome, identity, None),
             )
-            await raise_for_status(verified)
-            reply = await get_response_json(verified)
+        attach_evidence(reply, self._seen(outcome, identity, reply.get("resolved")))
         reply[PROCESS_FACTS] = outcome.process_facts()
-        if self.observability_enabled():
-            evidence = take_evidence(self._with_evidence(outcome, identity, reply.get("resolved")))
-            attach_evidence(reply, evidence)
         return reply
+
+    def _seen(self, outcome: Outcome, identity: TrajectoryIdentity, resolved: object) -> dict[str, Any]:
+        """Return what is known of the program, and what was seen where this run collects evidence."""
+        evidence = take_evidence(self._with_evidence(outcome, identity, resolved))
+        return {PROCESS_FACTS: outcome.process_facts(), **evidence}
 
     def _with_evidence(self, outcome: Outcome, identity: TrajectoryIdentity, resolved: object) -> dict[str, Any]:
         """Return the outcome's Response, with what was seen on its private keys when this run collects evidence."""

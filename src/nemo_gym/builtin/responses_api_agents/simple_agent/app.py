@@ -152,13 +152,14 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         elif self.config.skip_verification:
             reply = {**judged, keys.REWARD: self.config.skip_verification_reward, "verification_skipped": True}
         else:
-            verified = await self.server_client.post(
-                server_name=resources, url_path="/verify", json=judged, cookies=session.resources_cookies
+            reply = await self.verified(
+                judged,
+                resources_server=resources,
+                cookies=session.resources_cookies,
+                evidence=lambda: self._evidence({}, row, result),
             )
-            await raise_for_status(verified)
-            reply = await get_response_json(verified)
-        if self.observability_enabled() and isinstance(reply, dict):
-            self._add_evidence(reply, row, result)
+        if isinstance(reply, dict):
+            reply = {**self._evidence(reply, row, result), **reply}
         return reply
 
     async def _converse(self, params: Mapping[str, Any], session: _Session, *, record_turns: bool) -> LoopResult:
@@ -171,19 +172,21 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             record_turns=record_turns,
         )
 
-    def _add_evidence(self, reply: dict[str, Any], row: dict[str, Any], result: LoopResult) -> None:
+    def _evidence(self, reply: Mapping[str, Any], row: dict[str, Any], result: LoopResult) -> dict[str, Any]:
+        """Return what was seen of the conversation, where this run collects evidence."""
+        if not self.observability_enabled():
+            return {}
         identity = trajectory_identity_of(row)
-        reply.setdefault(keys.AGENT_OBSERVATIONS, observation_bundle(result, model_ref=self._model_ref()))
-        reply.setdefault(
-            keys.TRAJECTORY,
-            producer_trajectory(
+        return {
+            keys.AGENT_OBSERVATIONS: observation_bundle(result, model_ref=self._model_ref()),
+            keys.TRAJECTORY: producer_trajectory(
                 result,
                 task_id=identity.task_id,
                 rollout_id=identity.rollout_id,
                 model_ref=self._model_ref(),
                 resolved=reply.get("resolved"),
             ),
-        )
+        }
 
     def _model_ref(self) -> dict[str, str]:
         return {"type": "responses_api_models", "name": self.config.model_server.name}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from typing import Any
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,17 +14,14 @@ from nemo_gym.builtin.responses_api_models.openai_model.extra_body import merge_
 from nemo_gym.builtin.responses_api_models.openai_model.wires import (
     NO_SUCH_ROUTE,
     WIRE_PATHS,
+    Routes,
     WireSetting,
-    probe,
-    wire_for,
 )
 from nemo_gym.dialects import Dialect
 from nemo_gym.server_utils import is_nemo_gym_fastapi_entrypoint
 from nemo_gym.servers.forwarding import Wire, answer_through
 from nemo_gym.servers.upstream_client import UpstreamClient, UpstreamSettings
 from nemo_gym.servers.upstream_pool import UpstreamPool
-
-_ALL: frozenset[Dialect] = frozenset(WIRE_PATHS)
 
 
 class OpenAIModelConfig(BaseResponsesAPIModelConfig):
@@ -48,8 +44,6 @@ class OpenAIModel(SimpleResponsesAPIModel):
     """Forwards to one endpoint; the configured model replaces the request's."""
 
     config: OpenAIModelConfig
-    _probed: frozenset[Dialect] | None = PrivateAttr(None)
-    _probing: asyncio.Lock = PrivateAttr(default_factory=asyncio.Lock)
 
     async def responses(self, request: Request, body: dict[str, Any]) -> Response:
         """Answer a Responses call."""
@@ -65,34 +59,40 @@ class OpenAIModel(SimpleResponsesAPIModel):
 
     async def _answer(self, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
         """Ask in the client's dialect where nothing speaks against it; a missing route has the routes looked for."""
-        spoken = wire_for(dialect, self._spoken)
+        if self.config.wire != "auto":
+            return await self._through(self.config.wire, dialect, request, body)
+        spoken = self._routes.first(dialect)
         try:
             return await self._through(spoken, dialect, request, body)
         except UpstreamError as error:
-            if self.config.wire != "auto" or self._probed is not None or error.status not in NO_SUCH_ROUTE:
+            if error.status not in NO_SUCH_ROUTE:
                 raise
-            found = wire_for(dialect, await self._probe())
-            if found == spoken:
+            others = await self._routes.instead_of(spoken, dialect)
+            if not others:
                 raise
-        return await self._through(found, dialect, request, body)
+        return await self._through_one_of(others, dialect, request, body)
+
+    async def _through_one_of(
+        self, wires: list[Dialect], dialect: Dialect, request: Request, body: dict[str, Any]
+    ) -> Response:
+        """Answer on the first wire that has a route; all but the last may turn out to have none."""
+        for wire in wires[:-1]:
+            try:
+                return await self._confirmed(wire, dialect, request, body)
+            except UpstreamError as error:
+                if error.status not in NO_SUCH_ROUTE:
+                    raise
+        return await self._confirmed(wires[-1], dialect, request, body)
+
+    async def _confirmed(self, wire: Dialect, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
+        answer = await self._through(wire, dialect, request, body)
+        self._routes.confirm(wire)
+        return answer
 
     async def _through(self, spoken: Dialect, dialect: Dialect, request: Request, body: dict[str, Any]) -> Response:
         shape = functools.partial(self._shaped, spoken)
         wire = Wire(pool=self._pool, dialect=spoken, path=WIRE_PATHS[spoken], shape=shape)
         return await answer_through(wire, body, dialect=dialect, request=request)
-
-    @property
-    def _spoken(self) -> frozenset[Dialect]:
-        if self.config.wire != "auto":
-            return frozenset({self.config.wire})
-        return self._probed or _ALL
-
-    async def _probe(self) -> frozenset[Dialect]:
-        async with self._probing:
-            if self._probed is None:
-                settings = self._pool.clients[0].settings
-                self._probed = await probe(settings.base_url, settings.headers)
-        return self._probed
 
     def _shaped(self, spoken: Dialect, body: dict[str, Any]) -> dict[str, Any]:
         shaped = {**merge_extra_body(body, self.config.extra_body), "model": self.config.openai_model}
@@ -102,6 +102,10 @@ class OpenAIModel(SimpleResponsesAPIModel):
                 item for item in given if not (isinstance(item, dict) and item.get("type") == "reasoning")
             ]
         return shaped
+
+    @functools.cached_property
+    def _routes(self) -> Routes:
+        return Routes(self._pool.clients[0])
 
     @functools.cached_property
     def _pool(self) -> UpstreamPool:
