@@ -29,15 +29,17 @@ def test_start_prints_what_runs_where_and_stop_ends_it(gym: Any, runs: Any, serv
     assert {child.pid for child in family} == set(pids), "one process per server, the head server in the command's own"
 
     status = gym("env", "status", gym.head)
-    assert "3 of 3 servers answer" in status.stderr
+    whose = f"Head server: http://127.0.0.1:{gym.port}, started from `{gym.folder}`.\n"
+    assert status.stderr == f"3 of 3 servers answer. {whose}"
     entries = json.loads(gym("env", "status", gym.head, "--json").stdout)
     assert [entry["name"] for entry in entries] == NAMES
     assert [entry["pid"] for entry in entries] == pids
     assert all(entry["healthy"] for entry in entries)
     assert all(Path(entry["log_file"]).is_file() for entry in entries)
 
-    stopped = gym("env", "stop", gym.head)
-    assert "Stopped 3 servers: `plain`, `plain_agent`, `policy_model`." in stopped.stderr
+    (gym.folder / "state" / "elsewhere").mkdir()
+    stopped = gym("env", "stop", gym.head, folder=gym.folder / "state" / "elsewhere")
+    assert stopped.stderr == f"Stopped 3 servers: `plain`, `plain_agent`, `policy_model`. {whose}"
     assert process.wait(10) == 0
     assert not any(runs(pid) for pid in pids)
     assert sorted(path.name for path in gym.folder.iterdir()) == ["err", "out", "state"], "nothing is dropped here"

@@ -329,6 +329,23 @@ def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_fi
     assert "metrics of `agent_a` are computed here" in err
 
 
+def test_aggregate_takes_only_a_head_server_of_the_command_line_for_the_one_that_was_meant(
+    servers, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "gone"}, "reward": 1.0}
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "env.yaml").write_text(f"head_server: {{port: {servers.head_port}}}\n")
+    words = ["eval", "aggregate", "-i", "rollouts.jsonl", "--no-health-check"]
+    assert main.run(words) == 0
+    out = capsys.readouterr().out
+    assert "gone: mean/reward 1" in out
+    assert f"what runs at http://127.0.0.1:{servers.head_port} lacks it (it has `agent_a`)" in out
+    for sign in ("", "+", "++"):
+        assert main.run([*words, f"{sign}head_server.port={servers.head_port}"]) == 2
+        assert "`gone`, which the running configuration lacks" in capsys.readouterr().err
+
+
 def test_health_check_and_profile_of_a_run(servers, gym, rows_file):
     gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/rollouts.jsonl", gym.head)
     code, out, _ = gym("eval", "health-check", "run")
