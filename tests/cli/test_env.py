@@ -206,6 +206,22 @@ def test_an_agent_under_the_name_of_another_one_is_said(inline: Any) -> None:
     assert inline("env", "validate", *SERVERS, "--agent", "plain_agent").stderr == ""
 
 
+@pytest.mark.parametrize("command", ["validate", "resolve"])
+def test_a_command_as_agent_is_checked_and_shown_without_starting_it(inline: Any, command: str) -> None:
+    told = inline("env", command, *SERVERS, "--agent-command", "python my_agent.py {prompt}")
+    assert "Note: `command_agent` runs under the name `plain_agent`" in told.stderr
+    if command == "resolve":
+        settings = yaml.safe_load(told.stdout)["plain_agent"]["responses_api_agents"]["command_agent"]
+        assert settings["command"] == "python my_agent.py {prompt}"
+        assert settings["directory"] == str(Path.cwd())
+    for words, says in (
+        (["--agent", "simple_agent", "--agent-command", "python"], "`--agent-command` is run by `command_agent`"),
+        (["--agent-command", "no_such_program"], "no_such_program"),
+        (["--agent", "command_agent"], "Give `--agent-command CMD`, or"),
+    ):
+        assert says in inline("env", command, *SERVERS, *words, code=2).stderr
+
+
 def test_resolve_prints_the_merged_configuration_without_secrets(inline: Any) -> None:
     (Path.cwd() / "env.yaml").write_text("hf_token: hf_secret\nlimit: 3\n")
     flags = ("--model", "m=1", "--model-url", "http://h:1/v1?a=[b]", "--model-api-key", 'sk-"quoted"')
