@@ -63,6 +63,7 @@ async def test_shards_with_equal_indices_count_once_each_and_derived_files_not_a
     [entry] = json.loads((run_folder / "all_aggregate_metrics.json").read_text())
     assert entry["key_metrics"]["mean/reward"] == 0.5
     assert {group["_ng_shard"] for group in entry["group_level_metrics"]} == {"rollouts-s7", "rollouts-s8"}
+    assert {group["sample"]["agent_ref"]["name"] for group in entry["group_level_metrics"]} == {"agent_a"}
 
 
 async def test_whatever_else_lies_in_the_folder_counts_for_nothing(servers, make_rows, run_folder):
@@ -147,6 +148,7 @@ async def test_without_a_head_server_metrics_are_computed_here(servers, make_row
     [entry] = json.loads(path.read_text())
     assert entry["key_metrics"]["mean/reward"] == 0.5
     assert len(entry["group_level_metrics"]) == 4
+    assert [group["sample"] for group in entry["group_level_metrics"]] == [{"agent_ref": {"name": "agent_a"}}] * 4
 
 
 async def test_missing_rollouts_of_shards_count_as_zero_when_asked(servers, make_rows, run_folder):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from nemo_gym.errors import ConfigError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode, encode
-from nemo_gym.records.rows import agent_name_of
+from nemo_gym.records.rows import UNNAMED_SAMPLE, agent_name_of
 from nemo_gym.rollouts.run_client import FailedRunError, RunClient
 from nemo_gym.store.row_index import Place, RowIndex
 
@@ -112,10 +112,18 @@ async def aggregate_groups(
         label = only if only is not None and named[only] == 1 else group.server
         entry: JsonObject = {keys.AGENT_REF: {"name": label}, keys.ENVIRONMENT_SERVER: group.server}
         entry.update({name: answer.get(name) or ([] if name.endswith("level_metrics") else {}) for name in _FIELDS})
+        entry["group_level_metrics"] = [_with_agent(group, label) for group in entry["group_level_metrics"]]
         if answer.get("perf_summary") is not None:
             entry["perf_summary"] = answer["perf_summary"]
         entries.append((label, entry))
     return [entry for _, entry in sorted(entries, key=lambda item: item[0])], notes
+
+
+def _with_agent(group: Any, label: str) -> Any:
+    """Return a task's entry whose sample names the agent: whoever computes metrics of bare rows has no name for it."""
+    if not isinstance(group, dict) or group.get("sample") != UNNAMED_SAMPLE:
+        return group
+    return {**group, "sample": {keys.AGENT_REF: {"name": label}}}
 
 
 async def _metrics_of(

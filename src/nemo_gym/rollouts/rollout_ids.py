@@ -70,7 +70,7 @@ class RolloutIds:
             raise ConfigError(
                 f"row{'s' * (len(self._repeated) > 1)} {shown}{f' and {more} more' if more > 0 else ''}: "
                 f"`{keys.ROLLOUT_ID}` names one rollout, and the row is run several times. {_WAY_OUT}; "
-                "or run each row once (`num_repeats` 1, one agent)"
+                "or run each row once (`--num-repeats 1` (`num_repeats`), one agent)"
             )
         for key, position in self._like_indices.items():
             if key in self._without and key not in self._with_explicit:
