@@ -472,6 +472,9 @@ def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_p
     assert "Running 5 rows of split `example` (no --input and no --split)" in err
     records = read_rows(tmp_path / "out" / "first.jsonl")
     assert len(records) == 5
+    [metrics] = json.loads((tmp_path / "out" / "first_aggregate_metrics.json").read_text())
+    agent = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
+    assert [group["sample"] for group in metrics["group_level_metrics"]] == [agent] * 5
     assert all(record["ng_perf"]["token_observability_coverage"] == 1.0 for record in records)
     assert "5 healthy" in out
     (tmp_path / "out" / "first.jsonl").write_bytes(b"")
