@@ -34,10 +34,12 @@ class Gym:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NEMO_GYM_")}
         return {**kept, "XDG_STATE_HOME": str(self.folder / "state"), "NEMO_GYM_EXTRA_ROOTS": str(COMPONENTS)}
 
-    def __call__(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *arguments: str, code: int | None = 0, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "nemo_gym.cli.main", *arguments],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False,
+            cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
         if code is not None:

@@ -66,6 +66,29 @@ def test_show_a_rollout_and_a_call(store: CaptureStore, capsys: pytest.CaptureFi
     assert run(["capture", "show", "nothing", str(store.root)]) == 2
 
 
+def test_a_folder_of_several_runs_says_which_of_them_each_rollout_belongs_to(
+    store: CaptureStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = CaptureStore(store.root.parents[1] / "second" / "model-calls")
+    other.record("0-0", {**CALL, "model_call_id": "f" * 32})
+    above = str(store.root.parents[1])
+    assert run(["capture", "show", "0-0", above]) == 0
+    shown = capsys.readouterr().out
+    blocks = {lines[0]: lines[2] for block in shown.split("\n\n") if (lines := block.splitlines())}
+    assert list(blocks) == [f"{store.root}:", f"{other.root}:"]
+    assert "c" * 32 in blocks[f"{store.root}:"]
+    assert "f" * 32 in blocks[f"{other.root}:"]
+    assert run(["capture", "show", "0-0", above, "--json"]) == 0
+    first, second = (json.loads(line)[0] for line in capsys.readouterr().out.splitlines())
+    assert [first["directory"], second["directory"]] == [str(store.root), str(other.root)]
+    assert run(["capture", "ls", above]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "DIRECTORY"
+    assert [line.split()[-1] for line in lines] == [str(store.root)] * 2 + [str(other.root)]
+    assert run(["capture", "show", "0-0", str(store.root)]) == 0
+    assert str(store.root) not in capsys.readouterr().out, "one run needs no name"
+
+
 def test_check_passes_what_is_whole(store: CaptureStore, capsys: pytest.CaptureFixture[str]) -> None:
     store.seal("0-0")
     ledger = OpenCallLedger(store.root)

@@ -29,15 +29,17 @@ def test_start_prints_what_runs_where_and_stop_ends_it(gym: Any, runs: Any, serv
     assert {child.pid for child in family} == set(pids), "one process per server, the head server in the command's own"
 
     status = gym("env", "status", gym.head)
-    assert "3 of 3 servers answer" in status.stderr
+    whose = f"Head server: http://127.0.0.1:{gym.port}, started from `{gym.folder}`.\n"
+    assert status.stderr == f"3 of 3 servers answer. {whose}"
     entries = json.loads(gym("env", "status", gym.head, "--json").stdout)
     assert [entry["name"] for entry in entries] == NAMES
     assert [entry["pid"] for entry in entries] == pids
     assert all(entry["healthy"] for entry in entries)
     assert all(Path(entry["log_file"]).is_file() for entry in entries)
 
-    stopped = gym("env", "stop", gym.head)
-    assert "Stopped 3 servers: `plain`, `plain_agent`, `policy_model`." in stopped.stderr
+    (gym.folder / "state" / "elsewhere").mkdir()
+    stopped = gym("env", "stop", gym.head, folder=gym.folder / "state" / "elsewhere")
+    assert stopped.stderr == f"Stopped 3 servers: `plain`, `plain_agent`, `policy_model`. {whose}"
     assert process.wait(10) == 0
     assert not any(runs(pid) for pid in pids)
     assert sorted(path.name for path in gym.folder.iterdir()) == ["err", "out", "state"], "nothing is dropped here"
@@ -202,6 +204,22 @@ def test_an_agent_under_the_name_of_another_one_is_said(inline: Any) -> None:
     told = inline("env", "validate", *SERVERS, "--agent", "simple_agent").stderr
     assert told == "Note: `simple_agent` runs under the name `plain_agent`, by which rows and settings call it.\n"
     assert inline("env", "validate", *SERVERS, "--agent", "plain_agent").stderr == ""
+
+
+@pytest.mark.parametrize("command", ["validate", "resolve"])
+def test_a_command_as_agent_is_checked_and_shown_without_starting_it(inline: Any, command: str) -> None:
+    told = inline("env", command, *SERVERS, "--agent-command", "python my_agent.py {prompt}")
+    assert "Note: `command_agent` runs under the name `plain_agent`" in told.stderr
+    if command == "resolve":
+        settings = yaml.safe_load(told.stdout)["plain_agent"]["responses_api_agents"]["command_agent"]
+        assert settings["command"] == "python my_agent.py {prompt}"
+        assert settings["directory"] == str(Path.cwd())
+    for words, says in (
+        (["--agent", "simple_agent", "--agent-command", "python"], "`--agent-command` is run by `command_agent`"),
+        (["--agent-command", "no_such_program"], "no_such_program"),
+        (["--agent", "command_agent"], "Give `--agent-command CMD`, or"),
+    ):
+        assert says in inline("env", command, *SERVERS, *words, code=2).stderr
 
 
 def test_resolve_prints_the_merged_configuration_without_secrets(inline: Any) -> None:

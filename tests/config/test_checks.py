@@ -53,6 +53,90 @@ def test_what_an_interpolation_or_the_command_reads_is_known(load: Load, write: 
     assert load("+of_the_command=1", known_keys={"of_the_command"}).notices == ()
 
 
+OVER_DEPTH = "+quiz_agent.responses_api_agents.thinker.depth=5"
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "noted"),
+    [
+        # The key came with the agent's own file, which reads it; the place that read it was replaced.
+        ("", {}, False),
+        # The user wrote the key, and the same user's override leaves nothing that reads it.
+        ("how_deep: 3\n", {}, True),
+        # The user's own file is whole in itself, as a component's is.
+        ("how_deep: 3\nquiz_agent: {responses_api_agents: {talker: {depth: '${how_deep}'}}}\n", {"agent": None}, False),
+    ],
+)
+def test_a_key_that_is_unread_only_since_its_place_was_replaced_is_noted_to_whoever_wrote_it(
+    load: Load, write: Write, files: list[str], model: tuple[str, ...], given: str, options: dict, noted: bool
+) -> None:
+    write(
+        "responses_api_agents/thinker/configs/thinker.yaml",
+        "how_deep: 2\nthinker: {responses_api_agents: {thinker: {entrypoint: app.py, depth: '${how_deep}'}}}\n",
+    )
+    write("mine.yaml", given)
+    chosen = {"agent": "thinker", **options}
+    override = OVER_DEPTH if chosen["agent"] else OVER_DEPTH.replace("thinker", "talker")
+    config = load(*model, override, config_paths=[*files, "mine.yaml"], **chosen)
+    assert any("`how_deep` is read by nothing" in notice for notice in config.notices) == noted
+
+
+def test_a_key_of_a_file_whose_place_another_file_replaced_is_not_noted(
+    load: Load, write: Write, files: list[str], model: tuple[str, ...]
+) -> None:
+    write("base.yaml", "how_deep: 2\nquiz_agent: {responses_api_agents: {talker: {max_steps: '${how_deep}'}}}\n")
+    write("over.yaml", "quiz_agent: {responses_api_agents: {talker: {max_steps: 9}}}\n")
+    assert load(*model, config_paths=[*files, "base.yaml", "over.yaml"]).notices == ()
+    write("over.yaml", "how_deep: 1\nquiz_agent: {responses_api_agents: {talker: {max_steps: 9}}}\n")
+    assert any("how_deep" in text for text in load(*model, config_paths=[*files, "base.yaml", "over.yaml"]).notices)
+
+
+@pytest.mark.parametrize("kind", ["resources_servers", "responses_api_agents", "responses_api_models"])
+def test_no_shipped_file_has_a_key_that_is_noted(load: Load, kind: str) -> None:
+    roots = component_search_roots((), environ={})
+    names = component_config_files(kind, roots)
+    assert names
+    needed_keys = {"agent_command"}  # given here, whether the component takes it or not
+    for name in names:
+        file = str(find_component(kind, name, roots))
+        base = str(find_component("resources_servers", "ledger", roots))
+        chosen = {"agent": name, "config_paths": [base]} if kind == "responses_api_agents" else {"config_paths": [file]}
+        needed = ["+agent_command=x"]
+        if name == "replay_model":
+            needed.append("+policy_model.responses_api_models.replay_model.captures_fpath=x")
+        config = load(*needed, lenient=True, known_keys=needed_keys, allow_missing_model=True, compose=True, **chosen)
+        assert [text for text in config.notices if "read" in text] == [], file
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("+quizz.resources_servers.quiz.bonus=1", "no server is called `quizz`. Did you mean `quiz`?"),
+        ("++quizz.resources_servers.quiz.bonus=1", "no server is called `quizz`. Did you mean `quiz`?"),
+        ("+quiz_agnt.responses_api_agents.talker.max_steps=1", "Did you mean `quiz_agent`?"),
+        ("+quiz_agnt.responses_api_agents.talker={max_steps: 1}", "Did you mean `quiz_agent`?"),
+        ("+policy_mdel.responses_api_models.oracle.url=x", "Did you mean `policy_model`?"),
+        ("+zzz.resources_servers.quiz.bonus=1", "no server is called `zzz`. Configured: `quiz`, `quiz_agent`"),
+        ("+zzz.responses_api_agents.nobody.x=1", "no server is called `zzz`."),
+    ],
+)
+def test_an_override_of_a_server_that_does_not_exist_names_the_nearest(
+    load: Load, files: list[str], model: tuple[str, ...], override: str, says: str
+) -> None:
+    message = failure(load, *model, override, config_paths=files)
+    assert message.startswith(f"override `{override}`: ")
+    assert says in message
+    assert "domain" not in message
+
+
+def test_a_server_may_be_added_by_overrides_alone(load: Load, files: list[str], model: tuple[str, ...]) -> None:
+    near = ("+quiz2.resources_servers.quiz.domain=math", "+quiz2.resources_servers.quiz.entrypoint=app.py")
+    far = ("+other.resources_servers.quiz.domain=math",)
+    whole = ("+quizz={resources_servers: {quiz: {domain: math}}}",)
+    for added in (near, far, whole):
+        load(*model, *added, config_paths=files)
+
+
 @pytest.mark.parametrize(
     ("tokens", "ignored"),
     [

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from documents import DOCUMENTS, REPOSITORY, blocks_of, free_port, name_of
 WITH_CODE = [path for path in DOCUMENTS if any(block.language in ("bash", "python") for block in blocks_of(path))]
 RUN_ELSEWHERE = {"docs/write-an-agent.md": "tests/testing/test_conformance.py"}
 """Page -> the test that runs what it prints, and looks at what came out."""
+
+COMES_OUT: dict[str, Callable[[Path], None]] = {}
+"""Page -> what looks at the folder in which it was run, beside the rewards that every run must have."""
 
 SOMEBODY_ELSE = {"http://127.0.0.1:8000/v1", "https://api.openai.com/v1", "https://api.anthropic.com"}
 """Printed addresses of models; the scripted model answers in their place."""
@@ -77,6 +81,23 @@ def test_a_page_runs_as_printed(path: Path, tmp_path: Path, request: pytest.Fixt
     for file in tmp_path.glob("runs/*/rollouts.jsonl"):
         rewards = [json.loads(line)["reward"] for line in file.read_text(encoding="utf-8").splitlines()]
         assert rewards, file
+    if name_of(path) in COMES_OUT:
+        COMES_OUT[name_of(path)](tmp_path)
+
+
+def the_numbers_that_were_guessed_are_rewarded(folder: Path) -> None:
+    """The script guesses 50 and 75; the rows have these and 25. The tool counted in each rollout for itself."""
+    run = folder / "runs" / "number-guess"
+    rows = [json.loads(line) for line in (run / "rollouts_materialized_inputs.jsonl").read_text("utf-8").splitlines()]
+    secrets = {row["_ng_task_index"]: row["secret"] for row in rows}
+    records = [json.loads(line) for line in (run / "rollouts.jsonl").read_text("utf-8").splitlines()]
+    assert {record["_ng_task_index"]: (record["reward"], record["guesses"]) for record in records} == {
+        task: (float(secret != 25), 2) for task, secret in secrets.items()
+    }
+    assert {25, 75} <= set(secrets.values())
+
+
+COMES_OUT["docs/write-an-environment.md"] = the_numbers_that_were_guessed_are_rewarded
 
 
 @pytest.mark.parametrize("name", sorted(RUN_ELSEWHERE))

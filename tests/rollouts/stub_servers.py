@@ -139,7 +139,7 @@ class StubServers:
             rewards = [row["reward"] for row in rows if "reward" in row]
             mean = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
             tasks = sorted({row["_ng_task_index"] for row in rows})
-            groups = [{"_ng_task_index": task} for task in tasks]
+            groups = [{"_ng_task_index": task, "sample": {"agent_ref": {"name": "agent"}}} for task in tasks]
             return web.json_response({"agent_metrics": mean, "key_metrics": mean, "group_level_metrics": groups})
 
         return handle

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
 
-from nemo_gym.errors import ConfigError, DataError
+from nemo_gym.errors import ConfigError, DataError, GymError
 from nemo_gym.rollouts import (
     RolloutAggregationConfig,
     RolloutAggregationHelper,
@@ -60,6 +63,7 @@ async def test_shards_with_equal_indices_count_once_each_and_derived_files_not_a
     [entry] = json.loads((run_folder / "all_aggregate_metrics.json").read_text())
     assert entry["key_metrics"]["mean/reward"] == 0.5
     assert {group["_ng_shard"] for group in entry["group_level_metrics"]} == {"rollouts-s7", "rollouts-s8"}
+    assert {group["sample"]["agent_ref"]["name"] for group in entry["group_level_metrics"]} == {"agent_a"}
 
 
 async def test_whatever_else_lies_in_the_folder_counts_for_nothing(servers, make_rows, run_folder):
@@ -144,6 +148,7 @@ async def test_without_a_head_server_metrics_are_computed_here(servers, make_row
     [entry] = json.loads(path.read_text())
     assert entry["key_metrics"]["mean/reward"] == 0.5
     assert len(entry["group_level_metrics"]) == 4
+    assert [group["sample"] for group in entry["group_level_metrics"]] == [{"agent_ref": {"name": "agent_a"}}] * 4
 
 
 async def test_missing_rollouts_of_shards_count_as_zero_when_asked(servers, make_rows, run_folder):
@@ -258,3 +263,65 @@ async def test_a_row_of_an_unknown_server_is_refused(servers, run_folder):
     (run_folder / "rollouts-a.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(ConfigError, match="`gone`"):
         await aggregate_files(config(), own_config=servers.own_config)
+
+
+@pytest.mark.parametrize("listens", ["another environment", "another program", "a head server with a token"])
+async def test_what_happens_to_listen_on_the_head_port_changes_nothing_unless_it_was_named(
+    servers, run_folder, listens
+):
+    rows = [
+        {"_ng_task_index": 0, "_ng_rollout_index": rollout, "agent_ref": {"name": "gone"}, "reward": rollout}
+        for rollout in range(2)
+    ]
+    (run_folder / "rollouts-a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    nobody = {"head_server": {"host": "127.0.0.1", "port": 9}}
+    alone = (await aggregate_files(config(), own_config=nobody)).metrics
+    with token_head() as guarded:
+        port = {
+            "another environment": servers.head_port,
+            "another program": servers.ports["agent_a"],
+            "a head server with a token": guarded,
+        }[listens]
+        there = {"head_server": {"host": "127.0.0.1", "port": port}}
+        summary = await aggregate_files(config(), own_config=there, head_named=False)
+        assert summary.metrics == alone
+        [note] = summary.notes
+        assert "computed here" in note
+        assert f"http://127.0.0.1:{port}" in note
+        with pytest.raises(GymError):
+            await aggregate_files(config(), own_config=there)
+
+
+@contextlib.contextmanager
+def token_head():
+    """The port of a head server that answers only those who have its token."""
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(401)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+async def test_an_environment_beside_the_one_that_ran_gives_its_own_metrics_only_to_its_own_rows(servers, run_folder):
+    rows = [
+        {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": name}, "reward": 1}
+        for name in ("agent_a", "gone")
+    ]
+    (run_folder / "rollouts-a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = await aggregate_files(config(), own_config=servers.own_config, head_named=False)
+    assert [entry["agent_ref"]["name"] for entry in summary.metrics] == ["agent_a", "gone"]
+    assert [len(rows) for _, rows in servers.metric_requests] == [1]
+    [note] = summary.notes
+    assert note == (
+        "metrics of `gone` are computed here, without the server's own: what runs at "
+        f"http://127.0.0.1:{servers.head_port} lacks it (it has `agent_a`)"
+    )

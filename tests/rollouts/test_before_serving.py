@@ -26,21 +26,28 @@ def write(path: Path, *rows: object) -> Path:
 @pytest.mark.parametrize(
     ("row", "words", "code", "message"),
     [
-        ('{"responses_create_params": ', [], 1, "in.jsonl` line 2 (byte 47)"),
-        ("[1]", [], 1, "in.jsonl` line 2 (byte 47)"),
+        ('{"responses_create_params": ', [], 1, "in.jsonl` line 3 (byte 49)"),
+        ("[1]", [], 1, "in.jsonl` line 3 (byte 49)"),
         ({"responses_create_params": {"input": "x"}, "agent_ref": {"name": "ledger_agent"}}, [], 2, "no agent"),
-        ({"responses_create_params": {}}, [], 2, "rows 1 have no input"),
-        ({"responses_create_params": {"input": "x"}, "_ng_task_index": -1}, [], 2, "rows 1 have a `_ng_task_index`"),
-        ({"responses_create_params": {"input": "x"}, "_ng_rollout_id": "a/b"}, [], 2, "row 1:"),
+        ({"responses_create_params": {}}, [], 2, "in.jsonl` lines 3 have no input"),
+        (
+            {"responses_create_params": {"input": "x"}, "_ng_task_index": -1},
+            [],
+            2,
+            "in.jsonl` lines 3 have a `_ng_task_index`",
+        ),
+        ({"responses_create_params": {"input": "x"}, "_ng_rollout_id": "a/b"}, [], 2, "in.jsonl` line 3:"),
         ({"responses_create_params": {"input": "x"}, "task_source": "legder"}, [], 2, "Did you mean `ledger`?"),
+        ({"responses_create_params": {"input": "x"}, "task_source": "legder"}, [], 2, "in.jsonl` lines 3)"),
         ({"responses_create_params": {"input": "x"}}, ["+num_repeats={other: 2}"], 2, "`num_repeats` names no number"),
+        ({"responses_create_params": {"input": "x"}}, ["+num_repeats={other: 2}"], 2, "in.jsonl` lines 1, 3)"),
     ],
 )
 def test_rows_that_cannot_run_are_named_before_anything_starts(
     tmp_path, monkeypatch, capsys, row, words, code, message
 ):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "in.jsonl", {"responses_create_params": {"input": "good"}}, row)
+    write(tmp_path / "in.jsonl", {"responses_create_params": {"input": "good"}}, " ", row)  # blank lines count as lines
     serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
     assert main.run(["eval", "run", *serving, "-i", "in.jsonl", "-o", "out/r.jsonl", *words]) == code
     error = capsys.readouterr().err

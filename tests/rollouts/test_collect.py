@@ -449,17 +449,17 @@ def saved_status(collect):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"_ng_task_index": 2**63}, r"rows 1 have a `_ng_task_index` that is no whole number from 0"),
-        ({"_ng_task_index": "7"}, r"rows 1 have a `_ng_task_index` that is no whole number from 0"),
-        ({"_ng_task_index": -1}, r"rows 1 have a `_ng_task_index`"),
-        ({"_ng_task_index": 1.0}, r"rows 1 have a `_ng_task_index`"),
-        ({"_ng_task_index": True}, r"rows 1 have a `_ng_task_index`"),
-        ({"agent_ref": "agent_a"}, r"rows 1 have neither `agent_ref`.*\"agent_ref\": \{\"name\""),
-        ({"agent_ref": {"name": 5}}, "rows 1 have neither `agent_ref`"),
+        ({"_ng_task_index": 2**63}, r"in.jsonl` lines 2 have a `_ng_task_index` that is no whole number from 0"),
+        ({"_ng_task_index": "7"}, r"in.jsonl` lines 2 have a `_ng_task_index` that is no whole number from 0"),
+        ({"_ng_task_index": -1}, r"in.jsonl` lines 2 have a `_ng_task_index`"),
+        ({"_ng_task_index": 1.0}, r"in.jsonl` lines 2 have a `_ng_task_index`"),
+        ({"_ng_task_index": True}, r"in.jsonl` lines 2 have a `_ng_task_index`"),
+        ({"agent_ref": "agent_a"}, r"in.jsonl` lines 2 have neither `agent_ref`.*\"agent_ref\": \{\"name\""),
+        ({"agent_ref": {"name": 5}}, "in.jsonl` lines 2 have neither `agent_ref`"),
         ({"_ng_environment_server": "env_x"}, "no environment server `env_x`"),
         ({"_ng_environment_server": "env_a"}, "no environment server `env_a`"),
-        ({"responses_create_params": "x"}, "rows 1 have no input"),
-        ({"_ng_rollout_id": 5}, "row 1: a rollout id is a string"),
+        ({"responses_create_params": "x"}, "in.jsonl` lines 2 have no input"),
+        ({"_ng_rollout_id": 5}, "in.jsonl` line 2: a rollout id is a string"),
     ],
 )
 async def test_a_row_of_the_wrong_shape_is_named_and_nothing_is_sent(servers, collect, input_file, change, message):

@@ -192,13 +192,18 @@ def test_status_of_a_running_an_interrupted_a_stale_and_a_missing_run(servers, g
     [status] = json.loads(gym("eval", "status", "out/rollouts.jsonl", "--json")[1])
     assert (status["state"], status["stale"]) == ("running", True)
     code, out, _ = gym("eval", "status", "out")
-    assert "running (stale)" in out
+    assert "running (stale)  " in out
+    assert "\nstale: it says that it is running, but its process is gone" in out
+    assert "derived" not in out
     code, _, err = gym("eval", "status", "nowhere")
     assert code == 2
     assert "nowhere" in err
     files.status.unlink()
     [status] = json.loads(gym("eval", "status", "+output_jsonl_fpath=out/rollouts.jsonl", "--json")[1])
     assert (status["derived"], status["counts"]["succeeded"], status["counts"]["pending"]) == (True, 2, 4)
+    _, out, _ = gym("eval", "status", "out")
+    assert "incomplete (derived)" in out
+    assert "\nderived: no progress was saved; its files were counted" in out
 
 
 def test_status_of_a_folder_has_a_line_for_each_shard_and_a_total(gym, tmp_path):
@@ -356,6 +361,23 @@ def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_fi
     assert "metrics of `agent_a` are computed here" in err
 
 
+def test_aggregate_takes_only_a_head_server_of_the_command_line_for_the_one_that_was_meant(
+    servers, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "gone"}, "reward": 1.0}
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "env.yaml").write_text(f"head_server: {{port: {servers.head_port}}}\n")
+    words = ["eval", "aggregate", "-i", "rollouts.jsonl", "--no-health-check"]
+    assert main.run(words) == 0
+    out = capsys.readouterr().out
+    assert "gone: mean/reward 1" in out
+    assert f"what runs at http://127.0.0.1:{servers.head_port} lacks it (it has `agent_a`)" in out
+    for sign in ("", "+", "++"):
+        assert main.run([*words, f"{sign}head_server.port={servers.head_port}"]) == 2
+        assert "`gone`, which the running configuration lacks" in capsys.readouterr().err
+
+
 def test_health_check_and_profile_of_a_run(servers, gym, rows_file):
     gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/rollouts.jsonl", gym.head)
     code, out, _ = gym("eval", "health-check", "run")
@@ -393,17 +415,50 @@ def test_profile_takes_a_file_or_a_folder_and_says_what_else_to_name(servers, gy
         assert message in capsys.readouterr().err
 
 
+def test_profile_shows_the_tasks_with_the_lowest_rewards_first_and_how_many_more_there_are(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    rewards = {(task, rollout): [task / 24, (task + rollout) / 24][rollout] for task in range(24) for rollout in (0, 1)}
+    inputs, results = [], []
+    for (task, rollout), reward in rewards.items():
+        row = {"_ng_task_index": 23 - task, "_ng_rollout_index": rollout, "agent_ref": {"name": f"agent_{task % 2}"}}
+        inputs.append({**row, "responses_create_params": {"input": "x"}})
+        results.append({**row, **({} if task == 0 else {"reward": reward})})
+    for name, rows in (("r_materialized_inputs", inputs), ("r", results)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main.run(["eval", "profile", "r.jsonl"]) == 0
+    first, head, *table = capsys.readouterr().out.splitlines()
+    assert first == "48 of 48 rollouts, 24 tasks"
+    assert head.split() == ["TASK", "AGENT", "ROLLOUTS", "MEAN", "REWARD", "MIN", "MAX"]
+    assert table[0].split() == ["22", "agent_1", "2", "0.0625", "0.04167", "0.08333"]
+    assert [int(line.split()[0]) for line in table[:20]] == list(range(22, 2, -1))
+    assert table[20] == "4 tasks more, whose rewards are no lower"
+    assert len(table) == 24
+    # A task whose rewards are unknown is not the worst: it comes last.
+    for name in ("r_materialized_inputs", "r"):
+        lines = (tmp_path / f"{name}.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines[:4]))
+    assert main.run(["eval", "profile", "r.jsonl"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[2:4]] == [
+        ["22", "agent_1", "2", "0.0625", "0.04167", "0.08333"],
+        ["23", "agent_0", "2"],
+    ]
+
+
 def test_profile_refuses_missing_rollouts_unless_they_are_allowed(servers, gym, rows_file, tmp_path):
     gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/r.jsonl", "--num-repeats", "2", gym.head)
     path = tmp_path / "run" / "r.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     code, out, err = gym("eval", "profile", "--rollouts", "run/r.jsonl")
     assert (code, out) == (2, ""), err
-    assert "allow_partial_rollouts" in err
+    assert "`--allow-partial`" in err
     assert "Traceback" not in err
-    code, out, err = gym("eval", "profile", "--rollouts", "run/r.jsonl", "++allow_partial_rollouts=True")
-    assert code == 0, err
-    assert "11 of 12 rollouts, 6 tasks" in out
+    for leave in ("++allow_partial_rollouts=True", "--allow-partial"):
+        code, out, err = gym("eval", "profile", "--rollouts", "run/r.jsonl", leave)
+        assert code == 0, err
+        assert "11 of 12 rollouts, 6 tasks" in out
+        assert [line.split() for line in out.splitlines()[6:8]] == [["4", "2", *"111"], ["5", "1", "of", "2", *"111"]]
     lines = (tmp_path / "run" / "r_reward_profiling.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["missing_num_rollouts"] for line in lines) == [0, 0, 0, 0, 0, 1]
     for name in ("r_agent_metrics.json", "r_repeat_level_metrics.json"):
@@ -444,6 +499,9 @@ def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_p
     assert "Running 5 rows of split `example` (no --input and no --split)" in err
     records = read_rows(tmp_path / "out" / "first.jsonl")
     assert len(records) == 5
+    [metrics] = json.loads((tmp_path / "out" / "first_aggregate_metrics.json").read_text())
+    agent = {"agent_ref": {"name": "example_single_tool_call_simple_agent"}}
+    assert [group["sample"] for group in metrics["group_level_metrics"]] == [agent] * 5
     assert all(record["ng_perf"]["token_observability_coverage"] == 1.0 for record in records)
     assert "5 healthy" in out
     (tmp_path / "out" / "first.jsonl").write_bytes(b"")

@@ -127,9 +127,9 @@ def test_overrides_and_skills_are_laid_over_rows_but_never_over_materialized_one
     assert ref["skills"] == ["greet"]
     assert len(ref["hash"]) == 12
     preparer = RowPreparer(create_params={"temperature": 0.1}, skills_ref=ref)
-    [row] = expand_rows([(ROWS[0], row_text(ROWS[0]))], preparer)
+    [row] = expand_rows([(ROWS[0], row_text(ROWS[0]), 0)], preparer)
     assert row["responses_create_params"] == {"input": "a", "temperature": 0.1}
     assert row["skills_ref"] == ref
     task = {"task_id": {"taskset": "t", "task_id": "1"}, "task_input": {}}
     with pytest.raises(ValueError, match="rows 0 are materialized"):
-        list(expand_rows([(task, b"x")], RowPreparer(create_params={"temperature": 0.1})))
+        list(expand_rows([(task, b"x", 0)], RowPreparer(create_params={"temperature": 0.1})))

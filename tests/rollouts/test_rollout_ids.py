@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -19,6 +20,10 @@ SHARED = [
     ([{"_ng_rollout_id": 5}], "row 0: .*is a string"),
     ([{"_ng_rollout_id": "x" * 201}], "row 0: .*at most 200"),
 ]
+
+
+def _after(digit):
+    return str(int(digit[0]) + 1)
 
 
 def rows_of(changes):
@@ -48,7 +53,9 @@ async def test_a_run_refuses_ids_that_are_unusable_or_shared_and_touches_no_earl
     await collect([{}])
     before = {path: path.read_bytes() for path in tmp_path.glob("r*")}
     servers.received.clear()
-    with pytest.raises(ConfigError, match=message) as caught:
+    # In a file a row is named by its line, which counts from 1; a list has no lines.
+    of_file = re.sub(r"rows? ([\d and]+)", lambda found: re.sub(r"\d", _after, found[1]), message)
+    with pytest.raises(ConfigError, match=rf"in.jsonl` lines? {of_file}") as caught:
         await collect(changes)
     assert "`_ng_rollout_id`" in str(caught.value)
     assert servers.received == []
@@ -56,7 +63,7 @@ async def test_a_run_refuses_ids_that_are_unusable_or_shared_and_touches_no_earl
 
 
 async def test_an_id_names_one_rollout_and_so_is_not_repeated(servers, collect):
-    with pytest.raises(ConfigError, match=r"row 1: `_ng_rollout_id` names one rollout.*num_repeats"):
+    with pytest.raises(ConfigError, match=r"in.jsonl` line 2: `_ng_rollout_id` names one rollout.*num_repeats"):
         await collect([{}, {"_ng_rollout_id": "mine"}], num_repeats=2)
     with pytest.raises(ValueError, match="rows 0, 1: `_ng_rollout_id`"):
         RolloutCollectionHelper().preprocess_examples(

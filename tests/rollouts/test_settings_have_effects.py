@@ -260,7 +260,7 @@ async def num_repeats_add_seed(bench):
     seeds = [json.loads(row["responses_create_params"]["metadata"]["extra_body"]) for row in bench.servers.received]
     assert sorted(seed["seed"] for seed in seeds) == [0, 0, 0, 1, 1, 1]
     bench.rows[1]["responses_create_params"]["metadata"] = {"extra_body": "{oops"}
-    with pytest.raises(ConfigError, match=r"row 1: .*extra_body"):
+    with pytest.raises(ConfigError, match=r"` line 2: .*extra_body"):
         await bench.run(num_repeats_add_seed=True)
 
 
@@ -292,7 +292,7 @@ async def prompt_config(bench):
     await bench.run(prompt_config=str(prompt))
     assert "How much is 1+1?" in json.dumps(bench.inputs)
     bench.rows.append({"responses_create_params": {"input": "x"}, "question": "2"})
-    with pytest.raises(ConfigError, match="row 1: "):
+    with pytest.raises(ConfigError, match="` line 2: "):
         await bench.run(prompt_config=str(prompt))
 
 

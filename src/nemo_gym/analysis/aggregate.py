@@ -16,6 +16,7 @@ from nemo_gym.analysis.perf import compute_perf_summary
 from nemo_gym.analysis.rows import by_task, index_key, number, numeric_fields, row_key, select_measured
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.rows import UNNAMED_SAMPLE
 
 Tasks: TypeAlias = list[list[JsonObject]]
 TasksHook: TypeAlias = Callable[[Tasks], Mapping[str, Any]]
@@ -27,7 +28,6 @@ class FlatIntervalWarning(RuntimeWarning):
 
 
 PER_TASK_METRICS = "per_task_metrics"
-_SAMPLE: JsonObject = {"agent_ref": {"name": "agent"}}
 _NO_POINT_ESTIMATES = ("max/", "min/", "median/", "std/", "sem/", "p25/", "p75/", "ci_low_95/", "ci_high_95/", "_")
 _COUNTS = frozenset({"sample_count", "missing_count", "num_repeats"})
 
@@ -130,7 +130,7 @@ def group_entry(
     return {
         **describe(numbers),
         keys.TASK_INDEX: task[0].get(keys.TASK_INDEX),
-        "sample": _SAMPLE if sample is None else sample,
+        "sample": UNNAMED_SAMPLE if sample is None else sample,
         "num_rollouts": len(task),
         "expected_num_rollouts": expected,
         "missing_num_rollouts": max(expected - len(task), 0),

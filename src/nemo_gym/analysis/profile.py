@@ -53,7 +53,8 @@ class RewardProfiler:
         _refuse(found.keys() - inputs.keys(), "rollouts have no materialized input")
         if not allow_partial_rollouts:
             owed = inputs.keys() - found.keys()
-            _refuse(owed, "materialized inputs have no rollout; `allow_partial_rollouts` accepts that")
+            leave = "`--allow-partial` (`allow_partial_rollouts`) accepts that"
+            _refuse(owed, f"materialized inputs have no rollout; {leave}")
         expected: dict[tuple[str, bytes], list[JsonObject]] = {}
         agents: dict[str, list[JsonObject]] = {}
         for key in sorted(inputs, key=lambda key: (row_key(inputs[key]), key[0])):

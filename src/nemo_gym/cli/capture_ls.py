@@ -45,7 +45,10 @@ def command(
             ]
         )
     else:
-        print_table(COLUMNS, [_row(each) for _, each in found], wrapped="rollout")
+        # Runs below one folder give their rollouts the same ids.
+        several = len({store.root for store, _ in found}) > 1
+        rows = [[*_row(each), *([store.root] if several else [])] for store, each in found]
+        print_table((*COLUMNS, *(["directory"] if several else [])), rows, wrapped="rollout")
     return 0
 
 

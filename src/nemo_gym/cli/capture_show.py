@@ -36,12 +36,14 @@ def command(
       gym capture show 0-0 runs/first/model-calls
       gym capture show 4f5c0c0d4a7f4bb7a1c3f6f2a94b6a1e runs/first/model-calls
     """
-    known = False
-    for store in stores_in(directory):
-        if identity.rollout_id_problem(name) is None and name in store.rollout_ids():
-            known = True
-            _show_rollout(store, name, as_json=as_json)
-    if not known and not _show_call(directory, name, as_json=as_json):
+    found = []
+    if identity.rollout_id_problem(name) is None:
+        found = [store for store in stores_in(directory) if name in store.rollout_ids()]
+    for number, store in enumerate(found):
+        if len(found) > 1 and not as_json:  # runs below one folder give the same ids
+            print("\n" * bool(number) + f"{store.root}:", flush=True)
+        _show_rollout(store, name, as_json=as_json)
+    if not found and not _show_call(directory, name, as_json=as_json):
         raise UsageError(f"no rollout and no call `{name}` in `{directory}`. `gym capture ls` lists the rollouts.")
     return 0
 
@@ -50,11 +52,11 @@ def _show_rollout(store: CaptureStore, rollout_id: str, *, as_json: bool) -> Non
     lines, damaged = store.read_available(rollout_id)
     calls = [build_model_call_record(line, call_index=index) for index, line in lines]
     if as_json:
-        print_json([call.model_dump(include_payloads=False) for call in calls])
+        print_json([{"directory": str(store.root), **call.model_dump(include_payloads=False)} for call in calls])
     else:
         print_table(COLUMNS, [_row(call) for call in calls], wrapped="model")
     if damaged:
-        note(f"{damaged} damaged lines are left out")
+        note(f"`{store.root}`: {damaged} damaged lines are left out")
 
 
 def _row(call: ModelCallRecord) -> list[object]:

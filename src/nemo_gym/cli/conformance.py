@@ -94,9 +94,7 @@ def command(
         }
         if agent_command is not None:
             settings["agent_timeout_s"] = PROGRAM_DEADLINE_S
-        resolved = compose(
-            selection, overrides, known_keys=("conformance_scripts", "conformance_witness"), initial=settings
-        )
+        resolved = compose(selection, overrides, known_keys=tuple(settings), initial=settings)
         shown = agent or agent_command or ""
         return run_until_interrupted(_run(resolved, shown, chosen, folder, witness, as_json=as_json))
 

@@ -9,6 +9,7 @@ import yaml
 
 from nemo_gym.cli.output import note, print_json, print_table
 from nemo_gym.cli.selection import (
+    AgentCommandOption,
     AgentOption,
     BenchmarkOption,
     ConfigOption,
@@ -22,6 +23,7 @@ from nemo_gym.cli.selection import (
     ResourcesServerOption,
     SearchDirOption,
     Selection,
+    agent_for_command,
     compose,
 )
 from nemo_gym.config import ResolvedConfig
@@ -33,6 +35,7 @@ def command(
     resources_server: ResourcesServerOption = None,
     model_type: ModelTypeOption = None,
     agent: AgentOption = None,
+    agent_command: AgentCommandOption = None,
     config: ConfigOption = None,
     environment: EnvironmentOption = None,
     benchmark: BenchmarkOption = None,
@@ -53,7 +56,8 @@ def command(
         environment=environment,
         resources_server=resources_server,
         model_type=model_type,
-        agent=agent,
+        agent=agent_for_command(agent, agent_command),
+        agent_command=agent_command,
         search_dir=search_dir,
         model=model,
         model_url=model_url,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nemo_gym.cli.head_client import HeadAddress
+from nemo_gym.cli.head_client import HeadAddress, whose
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json, print_table
 from nemo_gym.cli.selection import ConfigOption, Overrides, SearchDirOption, Selection, compose
@@ -47,7 +47,7 @@ async def _show(address: HeadAddress, *, as_json: bool) -> int:
     else:
         rows = [_row(entry, answer) for entry, answer in zip(entries, answers, strict=True)]
         print_table(("", "name", "kind", "url", "pid", "uptime", "log file"), rows, wrapped="log file")
-        note(f"{sum(answers)} of {len(entries)} servers answer; head server at {address.url}.")
+        note(f"{sum(answers)} of {len(entries)} servers answer. {whose(address, entries)}.")
     return 0 if all(answers) else 1
 
 

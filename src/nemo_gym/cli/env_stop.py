@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from nemo_gym.cli.head_client import HeadAddress
+from nemo_gym.cli.head_client import HeadAddress, whose
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note
 from nemo_gym.cli.selection import ConfigOption, Overrides, SearchDirOption, Selection, compose
@@ -20,7 +20,8 @@ _POLL_S = 0.05
 def command(overrides: Overrides = None, *, config: ConfigOption = None, search_dir: SearchDirOption = None) -> int:
     """Stop the servers that `gym env start` started, and wait until they are gone.
 
-    The running head server is found by `head_server.host` and `head_server.port` of the configuration.
+    The running head server is found by `head_server.host` and `head_server.port` of the configuration, whoever started
+    it; what was stopped is said, and the folder from which it was started. `gym env status` shows it before.
     """
     resolved = compose(Selection(config=config, search_dir=search_dir), overrides, allow_missing_model=True)
     return run_until_interrupted(_stop(HeadAddress.of(resolved.data)))
@@ -37,7 +38,10 @@ async def _stop(address: HeadAddress) -> int:
             raise BoundaryError(f"not everything ended within {_DEADLINE_S:g} s; still running: {left or address.url}.")
         await asyncio.sleep(_POLL_S)
     names = ", ".join(f"`{entry.get('name')}`" for entry in entries)
-    note(f"Stopped {len(entries)} server{'s' * (len(entries) != 1)}{': ' * bool(names)}{names}.")
+    note(
+        f"Stopped {len(entries)} server{'s' * (len(entries) != 1)}{': ' * bool(names)}{names}. "
+        f"{whose(address, entries)}."
+    )
     return 0
 
 

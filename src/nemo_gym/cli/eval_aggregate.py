@@ -11,6 +11,8 @@ from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
 from nemo_gym.cli.selection import ConfigOption, Overrides, Selection, compose
 from nemo_gym.config import ResolvedConfig
+from nemo_gym.config.loading import COMMAND_LINE
+from nemo_gym.config.names import HEAD_SERVER
 from nemo_gym.rollouts.settings import RolloutAggregationConfig, parse_settings
 
 
@@ -36,7 +38,9 @@ def command(
 ) -> int:
     """Compute metrics over the files of a run, or over a folder of shards; derived files are left out.
 
-    Without --output the merged file is `aggregated.jsonl` beside the first file.
+    Without --output the merged file is `aggregated.jsonl` beside the first file. Servers that run are asked for
+    metrics of their own; when they did not make these rollouts, or none run, metrics are computed here. A head server
+    that is named with +head_server.port=N must have made them.
 
     \b
     Example:
@@ -66,7 +70,10 @@ async def _aggregate(resolved: ResolvedConfig, *, as_json: bool) -> int:
     if not data.get("output_jsonl_fpath") and data.get("input_glob"):
         data["output_jsonl_fpath"] = str(default_output(str(data["input_glob"])))
     settings = parse_settings(RolloutAggregationConfig, data)
-    summary = await aggregate_files(settings, own_config=explicit_settings(resolved))
+    head_named = any(
+        path.startswith(f"{HEAD_SERVER}.") and source == COMMAND_LINE for path, source in resolved.provenance.items()
+    )
+    summary = await aggregate_files(settings, own_config=explicit_settings(resolved), head_named=head_named)
     if as_json:
         print_json(summary.metrics)
         for line in (summary.denominators.text(), *summary.notes):

@@ -9,11 +9,14 @@ from typing import Annotated
 import typer
 
 from nemo_gym.cli.eval_run import flag_overrides
-from nemo_gym.cli.output import print_json
+from nemo_gym.cli.output import print_json, print_table
 from nemo_gym.cli.selection import Selection, compose
 from nemo_gym.errors import ConfigFileNotFoundError, UsageError
+from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.keys import AGENT_REF, TASK_INDEX
 
 _SHOWN = 5
+_TASKS_SHOWN = 20
 
 
 def command(
@@ -34,7 +37,8 @@ def command(
     allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Accept rollouts that are missing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of each agent as JSON.")] = False,
 ) -> int:
-    """Describe the rewards of each task over its repeats, in three files beside the rollouts file.
+    """Show the rewards of each task over its repeats, the lowest first, and write all of them into three files beside
+    the rollouts file.
 
     \b
     Example:
@@ -75,8 +79,31 @@ def command(
         print_json(profile.agent_metrics)
     else:
         print(f"{len(results)} of {len(rows)} rollouts, {len(profile.group_level_metrics)} tasks")
+        _show(profile.group_level_metrics)
         print("\n".join(str(path) for path in files), flush=True)
     return 0
+
+
+def _show(tasks: Sequence[JsonObject]) -> None:
+    """Print the tasks with the lowest mean reward; those without any reward come last."""
+    several = len({_agent(task) for task in tasks}) > 1
+    ordered = sorted(tasks, key=lambda task: (task.get("mean/reward") is None, task.get("mean/reward") or 0.0))
+    columns = ["task", *(["agent"] if several else []), "rollouts", "mean reward", "min", "max"]
+    rows = []
+    for task in ordered[:_TASKS_SHOWN]:
+        there, owed = task["num_rollouts"], task["expected_num_rollouts"]
+        rollouts = str(there) if there == owed else f"{there} of {owed}"
+        rewards = [task.get(f"{statistic}/reward") for statistic in ("mean", "min", "max")]
+        shown = ["" if reward is None else f"{reward:.4g}" for reward in rewards]
+        rows.append([task.get(TASK_INDEX), *([_agent(task)] if several else []), rollouts, *shown])
+    if rows:
+        print_table(columns, rows)
+    if more := len(ordered) - len(rows):
+        print(f"{more} tasks more, whose rewards are no lower")
+
+
+def _agent(task: JsonObject) -> object:
+    return (task.get(AGENT_REF) or {}).get("name")
 
 
 def _place(words: Sequence[str], rollouts: str | None) -> tuple[str | None, list[str]]:

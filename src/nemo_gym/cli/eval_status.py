@@ -19,6 +19,11 @@ from nemo_gym.rollouts.run_progress import RunProgress, read_progress
 
 INCOMPLETE_EXIT_CODE = 3
 _SHORTEST_WATCH_S, _LONGEST_WATCH_S = 0.1, 86_400.0
+_MEANINGS = {
+    "stale": "it says that it is running, but its process is gone or has saved nothing for a minute; its files were "
+    "counted",
+    "derived": "no progress was saved; its files were counted",
+}
 COLUMNS = ("run", "state", "done", "masked", "failed", "omitted", "pending", "mean reward", "rate", "left")
 
 
@@ -80,6 +85,8 @@ def _show(runs: Sequence[RunProgress]) -> None:
     if len(runs) > 1:
         rows.append(_total(runs))
     print_table(COLUMNS, rows, wrapped="run")
+    marks = {_mark(run) for run in runs}
+    print("".join(f"{mark}: {meaning}\n" for mark, meaning in _MEANINGS.items() if mark in marks), end="")
     for run in runs:
         if run.status.failures:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(run.status.failures.items()))
@@ -88,10 +95,14 @@ def _show(runs: Sequence[RunProgress]) -> None:
             print(f"{_name(run)}: {run.status.reason}")
 
 
+def _mark(run: RunProgress) -> str | None:
+    return "stale" if run.stale else "derived" if run.derived else None
+
+
 def _row(run: RunProgress) -> list[object]:
     status = run.status
     counts = status.counts
-    state: str = status.state + (" (stale)" if run.stale else "") + (" (derived)" if run.derived else "")
+    state = status.state + (f" ({mark})" if (mark := _mark(run)) else "")
     rate = None if run.derived else _rate(status)
     left = (
         None

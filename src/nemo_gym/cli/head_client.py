@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from nemo_gym.config.names import DEFAULT_HEAD_PORT, HEAD_SERVER
 from nemo_gym.engine.local.probe import Answer, ask
 from nemo_gym.errors import HeadServerUnreachableError, RemoteError
 from nemo_gym.records.keys import SERVER_TOKEN_ENV, SERVER_TOKEN_HEADER
+
+STARTED_IN = "started_in"
+"""In a server's entry: the working directory of the command that started it, which tells whose it is."""
 
 _TIMEOUT_S = 5.0
 _EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -80,3 +83,10 @@ class HeadAddress:
                 status=answer.status,
             )
         return entries
+
+
+def whose(address: HeadAddress, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return where the head server of these servers is and, as far as they say, from which folder they were started."""
+    folders = dict.fromkeys(str(entry[STARTED_IN]) for entry in entries if entry.get(STARTED_IN))
+    started = f", started from {', '.join(f'`{folder}`' for folder in folders)}" if folders else ""
+    return f"Head server: {address.url}{started}"

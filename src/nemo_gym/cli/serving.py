@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from nemo_gym.cli.head_client import HeadAddress
+from nemo_gym.cli.head_client import STARTED_IN, HeadAddress
 from nemo_gym.config import ResolvedConfig, assign_ports, check_capture_directory, use_global_config_dict
 from nemo_gym.config.names import DEFAULT_HEAD_PORT, ENDPOINT_TIMEOUT, HEAD_SERVER, LOG_DIR, MODELS
 from nemo_gym.engine.local import RunningServers, ServerInstance, start_servers
@@ -151,7 +151,7 @@ class _Head:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, instance: ServerInstance) -> None:
-        self._entries.append(instance.as_dict())
+        self._entries.append({**instance.as_dict(), STARTED_IN: str(Path.cwd())})
 
     def ready(self) -> None:
         self._state.ready = True

@@ -20,9 +20,16 @@ from nemo_gym.config.names import (
     KNOWN_PREFIXES,
     KNOWN_TOP_LEVEL_KEYS,
 )
+from nemo_gym.config.overrides import Override
 from nemo_gym.config.pairing import ALLOWED_AGENTS, ALLOWED_MODEL_TYPES, any_pairing_goes, pairing_problem
 from nemo_gym.config.roots import INSTALL_ROOT
-from nemo_gym.config.servers import ServerBlock, almost_instance, looks_like_instance, referenced
+from nemo_gym.config.servers import (
+    ServerBlock,
+    almost_instance,
+    looks_like_instance,
+    parse_server_blocks,
+    referenced,
+)
 from nemo_gym.errors import ConfigError, nearest_name
 from nemo_gym.records.keys import MODEL_CALL_CAPTURE_ARCHIVE, MODEL_CALL_CAPTURE_DIR, OBSERVABILITY_ENABLED
 
@@ -50,14 +57,16 @@ def unknown_keys(
     from_command_line: Collection[str],
     known: Collection[str] = (),
     quiet: Collection[str] = (),
+    read_beside: Collection[str] = (),
 ) -> Findings:
     """Find top-level keys that nothing reads.
 
     A key from the command line that nothing reads is a problem. A key of a file is a problem when it is nearly a known
     one, and a notice otherwise: a server of the user's own may read it. `quiet` keys (of `env.yaml`, which serves many
-    configurations) get no notice. `raw` is the unresolved data, in which interpolations say what is read.
+    configurations) get no notice. `raw` is the unresolved data, in which interpolations say what is read;
+    `read_beside` keys are read by their own file, whatever has replaced the place.
     """
-    read = set(_interpolated(raw))
+    read = {*interpolated(raw), *read_beside}
     names = KNOWN_TOP_LEVEL_KEYS | set(known)
     problems: list[Problem] = []
     notices: list[str] = []
@@ -82,7 +91,7 @@ def ignored_keys(data: Mapping[Any, Any], raw: Mapping[Any, Any]) -> list[str]:
 
     A credential alone asks for nothing. A key that an interpolation of `raw` reads has its effect there.
     """
-    read = set(_interpolated(raw))
+    read = set(interpolated(raw))
     ignored = [
         f"`{name}`"
         for name, value in data.items()
@@ -96,15 +105,55 @@ def ignored_keys(data: Mapping[Any, Any], raw: Mapping[Any, Any]) -> list[str]:
     return [f"nothing that is shipped here acts on {', '.join(ignored)}."]
 
 
-def _interpolated(value: object) -> Iterator[str]:
+def interpolated(value: object) -> Iterator[str]:
+    """Yield the top-level keys that interpolations in a value read."""
     if isinstance(value, Mapping):
         for inner in value.values():
-            yield from _interpolated(inner)
+            yield from interpolated(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _interpolated(inner)
+            yield from interpolated(inner)
     elif isinstance(value, str) and "${" in value:
         yield from _READ_BY_INTERPOLATION.findall(value)
+
+
+def misnamed_servers(
+    data: Mapping[Any, Any], overrides: Sequence[Override], *, written: Collection[str], roots: Sequence[Path]
+) -> dict[str, Problem]:
+    """Find servers that only exist because an override means another one, by the name that is not in `written`.
+
+    An override of one setting makes a server of any name. Meant as a new one it has an `entrypoint`; without it, it is
+    a mistake when a name is near or when it could not run.
+    """
+    problems: dict[str, Problem] = {}
+    servers = [str(name) for name in written if looks_like_instance(data.get(name))]
+    for override in overrides:
+        name = str(override.path[0])
+        value = data.get(name)
+        if override.operation not in ("add", "force") or len(override.path) == 1 or name in written:
+            continue
+        if not isinstance(value, Mapping) or not looks_like_instance(value) or _has_entrypoint(value):
+            continue
+        hint = nearest_name(name, servers)
+        if hint or parse_server_blocks({name: value}, roots)[1]:
+            listed = ", ".join(f"`{server}`" for server in servers) or "none"
+            problems.setdefault(
+                name,
+                Problem(
+                    f"override `{override.token}`: no server is called `{name}`.{hint or f' Configured: {listed}.'} "
+                    "To add one, give its `entrypoint` too."
+                ),
+            )
+    return problems
+
+
+def _has_entrypoint(instance: Mapping[Any, Any]) -> bool:
+    return any(
+        isinstance(block, Mapping) and "entrypoint" in block
+        for inner in instance.values()
+        if isinstance(inner, Mapping)
+        for block in inner.values()
+    )
 
 
 def block_keys(blocks: Sequence[ServerBlock]) -> Findings:

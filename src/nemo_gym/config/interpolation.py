@@ -13,7 +13,10 @@ from nemo_gym.config.names import MODEL_VALUES
 from nemo_gym.errors import ConfigError
 
 UNSET = "???"
-_FLAGS = dict(zip(MODEL_VALUES, ("--model-url URL", "--model-api-key KEY", "--model NAME"), strict=True))
+_FLAGS = {
+    **dict(zip(MODEL_VALUES, ("--model-url URL", "--model-api-key KEY", "--model NAME"), strict=True)),
+    "agent_command": "--agent-command CMD",
+}
 
 _MISSING_KEY = re.compile(r"Interpolation key '([^']*)' not found")
 _MISSING_VARIABLE = re.compile(r"Environment variable '([^']*)' not found")

@@ -6,6 +6,7 @@ order), `env.yaml`, `initial`, the command line.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import socket
@@ -86,12 +87,15 @@ def load_config(
     merged = merge([layer.data for layer in sources.layers])
     if compose or agent is not None:
         merged = compose_agents(merged, agent=agent, roots=roots)
+    written = copy.deepcopy(merged)  # overrides change what they are given
     merged = _with_command_line(merged, sources.overrides, known_keys)
     raw = merge([_defaults(merged, Path(cwd) if cwd is not None else Path.cwd()), merged])
     resolution = resolve(raw)
     data = resolution.data
     _flow_into_agents(data)
-    findings = _check(data, raw, sources=sources, roots=roots, known_keys=known_keys, environ=environment)
+    findings = _check(
+        data, raw, written=written, sources=sources, roots=roots, known_keys=known_keys, environ=environment
+    )
     problems = resolution.problems + findings.problems
     notices = [*sources.notices, *findings.notices]
     if lenient:
@@ -173,6 +177,18 @@ class _Sources:
         env_keys = frozenset(str(key) for layer in env_layers for key in layer.data)
         return cls(layers, rest, env_keys, reader.notices)
 
+    def read_beside(self, written: Mapping[Any, Any]) -> set[str]:
+        """Return the keys that the file which has the last word on them reads itself, in any place.
+
+        `written` is the content of all files; what no layer has in it came with an agent's own file.
+        """
+        read: set[str] = set()
+        for layer in self.layers:
+            own = set(checks.interpolated(layer.data))
+            read = (read - set(map(str, layer.data))) | own.intersection(map(str, layer.data))
+        in_layers = {str(key) for layer in self.layers for key in layer.data}
+        return read | (set(checks.interpolated(written)) - in_layers)
+
 
 def _find_env_file(env_file: str | Path | None, roots: Sequence[Path]) -> Path | None:
     if env_file is None:
@@ -217,12 +233,16 @@ def _check(
     data: dict[str, Any],
     raw: dict[str, Any],
     *,
+    written: dict[str, Any],
     sources: _Sources,
     roots: Sequence[Path],
     known_keys: Collection[str],
     environ: Mapping[str, str],
 ) -> checks.Findings:
-    blocks, block_problems = parse_server_blocks(data, roots, default_host=default_host(data))
+    misnamed = checks.misnamed_servers(data, sources.overrides, written=written, roots=roots)
+    servers = {name: value for name, value in data.items() if name not in misnamed}
+    blocks, block_problems = parse_server_blocks(servers, roots, default_host=default_host(data))
+    block_problems = [*misnamed.values(), *block_problems]
     notices: list[str] = []
     if data.get(names.ERROR_ON_ALMOST_SERVERS) is False:
         notices += [problem.message for problem in block_problems]
@@ -230,7 +250,12 @@ def _check(
     in_files = {str(key) for layer in sources.layers for key in layer.data}
     given = {str(override.path[0]) for override in sources.overrides if override.operation != "delete"}
     unknown = checks.unknown_keys(
-        data, raw=raw, from_command_line=given - in_files, known=known_keys, quiet=sources.env_keys
+        data,
+        raw=raw,
+        from_command_line=given - in_files,
+        known=known_keys,
+        quiet=sources.env_keys,
+        read_beside=sources.read_beside(written) - given,
     )
     in_blocks = checks.block_keys(blocks)
     problems = [*_head_problems(data.get(names.HEAD_SERVER)), *unknown.problems, *block_problems]

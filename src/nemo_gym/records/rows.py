@@ -7,11 +7,14 @@ index, unique in a run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import attempt_of, base_rollout_id, is_materialized_row
+
+UNNAMED_SAMPLE: Final[JsonObject] = {keys.AGENT_REF: {"name": "agent"}}
+"""The `sample` of a task's metrics where only results are known: its form is fixed, its name stands for any agent."""
 
 _COPIED_TO_RESULT = (keys.AGENT_REF, keys.TASK_SOURCE, keys.SKILLS_REF, keys.ATTEMPT_INDEX, keys.ROLLOUT_ID)
 _EVIDENCE_FORBIDDEN_IN_EPISODE = (keys.TRAJECTORY, keys.MODEL_CALL_CAPTURE, keys.PERF, keys.PERF_DETAIL)

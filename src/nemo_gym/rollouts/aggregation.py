@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.errors import ConfigError, GymError, HeadServerUnreachableError
+from nemo_gym.config.names import HEAD_SERVER
+from nemo_gym.errors import ConfigError, GymError, HeadServerUnreachableError, RemoteError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
-from nemo_gym.rollouts.head import fetch_config_async, head_address
+from nemo_gym.rollouts.head import HeadAddress, fetch_config_async, head_address
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 AGGREGATED_NAME = "aggregated.jsonl"
 _SHARD = "_ng_shard"
+_COMPUTED_HERE = "metrics are computed here, without the servers' own"
 
 
 @dataclass(slots=True)
@@ -69,10 +71,14 @@ class RolloutAggregationHelper:
         return (await aggregate_files(config, own_config=own_config or {})).metrics_path
 
 
-async def aggregate_files(config: RolloutAggregationConfig, *, own_config: Mapping[str, Any]) -> AggregationSummary:
+async def aggregate_files(
+    config: RolloutAggregationConfig, *, own_config: Mapping[str, Any], head_named: bool | None = None
+) -> AggregationSummary:
     """Aggregate the rollouts files that the glob names.
 
-    Raises ConfigError when it names none, DataError for a damaged line; a last line that is being written is skipped.
+    `head_named`: somebody meant the head server of `own_config`, so that one which did not run these rollouts is an
+    error; otherwise metrics are then computed here. Default: whether `own_config` has one. Raises ConfigError when the
+    glob names no file, DataError for a damaged line; a last line that is being written is skipped.
     """
     output = RunFiles(config.output_jsonl_fpath)
     shards = matching_shards(config.input_glob, output.rollouts)
@@ -86,7 +92,8 @@ async def aggregate_files(config: RolloutAggregationConfig, *, own_config: Mappi
         summary.merged_path = output.rollouts
     groups = await asyncio.to_thread(merge.metric_rows)
     if groups:
-        source, note = await _metrics_source(own_config)
+        named = HEAD_SERVER in own_config if head_named is None else head_named
+        source, note = await _metrics_source(head_address(own_config), named=named)
         if note:
             summary.notes.append(note)
         async with RunClient() as client:
@@ -287,12 +294,19 @@ class _Merge:
             yield record, line.offset, len(line.data)
 
 
-async def _metrics_source(own_config: Mapping[str, Any]) -> tuple[RouterMetricsSource | None, str]:
-    head = head_address(own_config)
+async def _metrics_source(head: HeadAddress, *, named: bool) -> tuple[RouterMetricsSource | None, str]:
+    """Return where metrics are asked for, and what to say when that is nowhere.
+
+    Whatever happens to listen at an address that nobody named says nothing about saved rollouts.
+    """
     try:
         topology = Topology(await fetch_config_async(head))
     except HeadServerUnreachableError:
-        return None, f"no head server at {head.url}: metrics are computed here, without the servers' own"
+        return None, f"no head server at {head.url}: {_COMPUTED_HERE}"
+    except RemoteError as error:
+        if named:
+            raise
+        return None, f"{error}: {_COMPUTED_HERE}"
     router = Router(topology, any_pairing=True)  # the rows have run already
     urls: dict[str, str] = {}
     for agent in topology.of_kind(AGENTS):
@@ -301,7 +315,7 @@ async def _metrics_source(own_config: Mapping[str, Any]) -> tuple[RouterMetricsS
         except ConfigError:  # it cannot be reached by a row, so no saved row ran on it
             continue
         urls[target.environment_server] = urls[agent.name] = target.metrics_url
-    return RouterMetricsSource(urls), ""
+    return RouterMetricsSource(urls, head=None if named else head.url), ""
 
 
 async def _check_health(

@@ -12,6 +12,7 @@ from nemo_gym.records import keys
 from nemo_gym.records.codec import encode_line
 from nemo_gym.rollouts.prepare import input_rows
 from nemo_gym.rollouts.prompts import load_prompt
+from nemo_gym.rollouts.row_places import RowPlaces
 from nemo_gym.rollouts.topology import Topology
 from nemo_gym.store.atomic import staged
 
@@ -87,8 +88,11 @@ def _prepared_lines(topology: Topology, dataset: DeclaredDataset, resolve: Calla
             "Prepare it as its README says, or choose another `--split`."
         )
     routed = topology.agent_of_source(dataset.instance)[0] is not None
-    for row, _ in input_rows(path, None):
-        prepared = dict(row) if prompt is None else prompt(row)
+    for row, _, number in input_rows(path, None):
+        try:
+            prepared = dict(row) if prompt is None else prompt(row)
+        except ConfigError as error:
+            raise ConfigError(f"{RowPlaces(path).one(number)}: {error}") from error
         if routed:
             prepared.pop(keys.AGENT_REF, None)
         prepared[keys.TASK_SOURCE] = dataset.instance

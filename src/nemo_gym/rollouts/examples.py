@@ -21,8 +21,8 @@ from nemo_gym.rollouts.recorded_run import PlainRun, ShardRun, new_run_id
 from nemo_gym.rollouts.rollout_ids import check_row_ids
 from nemo_gym.rollouts.rollout_recovery import configuration_of
 from nemo_gym.rollouts.route import Router
+from nemo_gym.rollouts.row_places import POSITIONS
 from nemo_gym.rollouts.run_client import RunClient
-from nemo_gym.rollouts.topology import positions_text
 from nemo_gym.store.run_files import shard_files
 
 
@@ -58,7 +58,7 @@ class ExampleOptions:
         """Raise ValueError for options that contradict each other, for what is no row, and for unrecordable rows."""
         no_rows = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
         if no_rows:
-            raise ValueError(f"rows {positions_text(no_rows)} are no objects; nothing was sent")
+            raise ValueError(f"{POSITIONS.many(no_rows)} are no objects; nothing was sent")
         if (self.output_dir is None) != (self.shard is None):
             raise ValueError("`record_output_dir` and `record_shard` go together: give both or neither")
         if self.output_dir is not None and self.shard is not None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from nemo_gym.errors import ConfigError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode, encode
-from nemo_gym.records.rows import agent_name_of
+from nemo_gym.records.rows import UNNAMED_SAMPLE, agent_name_of
 from nemo_gym.rollouts.run_client import FailedRunError, RunClient
 from nemo_gym.store.row_index import Place, RowIndex
 
@@ -29,7 +29,10 @@ class MetricsSource(Protocol):
     """Where the rows of one server are sent, if anywhere."""
 
     def metrics_url(self, server: str, agent: str | None) -> str | None:
-        """Return the URL, None when metrics are computed here; raises ConfigError for an unknown server."""
+        """Return the URL, None when metrics are computed here; raises ConfigError for a server that must be known."""
+
+    def why_here(self, server: str) -> str:
+        """Return the note about a server without a URL, "" when there is nothing to say."""
 
 
 class MetricRows:
@@ -109,16 +112,26 @@ async def aggregate_groups(
         label = only if only is not None and named[only] == 1 else group.server
         entry: JsonObject = {keys.AGENT_REF: {"name": label}, keys.ENVIRONMENT_SERVER: group.server}
         entry.update({name: answer.get(name) or ([] if name.endswith("level_metrics") else {}) for name in _FIELDS})
+        entry["group_level_metrics"] = [_with_agent(group, label) for group in entry["group_level_metrics"]]
         if answer.get("perf_summary") is not None:
             entry["perf_summary"] = answer["perf_summary"]
         entries.append((label, entry))
     return [entry for _, entry in sorted(entries, key=lambda item: item[0])], notes
 
 
+def _with_agent(group: Any, label: str) -> Any:
+    """Return a task's entry whose sample names the agent: whoever computes metrics of bare rows has no name for it."""
+    if not isinstance(group, dict) or group.get("sample") != UNNAMED_SAMPLE:
+        return group
+    return {**group, "sample": {keys.AGENT_REF: {"name": label}}}
+
+
 async def _metrics_of(
     group: MetricRows, source: MetricsSource | None, client: RunClient | None, notes: list[str]
 ) -> JsonObject:
     url = None if source is None or client is None else source.metrics_url(group.server, group.agent)
+    if url is None and source is not None and (note := source.why_here(group.server)):
+        notes.append(note)
     if url is not None and client is not None:
         try:
             answer = await client.post_json(url, group.body(), timeout_s=REQUEST_TIMEOUT_S)
@@ -139,17 +152,30 @@ def local_metrics(rows: list[JsonObject]) -> JsonObject:
 
 
 class RouterMetricsSource:
-    """The metrics URLs of the servers that a run's rows were routed to."""
+    """The metrics URLs of the servers that a run's rows were routed to.
 
-    def __init__(self, urls: Mapping[str, str]) -> None:
+    `head`: the address of a head server that nobody named; what its configuration lacks is no error.
+    """
+
+    def __init__(self, urls: Mapping[str, str], *, head: str | None = None) -> None:
         self._urls = dict(urls)
+        self._head = head
 
     def metrics_url(self, server: str, agent: str | None) -> str | None:
-        """Return the URL of the server, else of the agent; raises ConfigError when neither is in the run."""
+        """Return the URL of the server, else of the agent; with neither None, or ConfigError when it must be there."""
         url = self._urls.get(server) or self._urls.get(agent or "")
-        if url is None:
-            known = ", ".join(f"`{name}`" for name in sorted(self._urls))
+        if url is None and self._head is None:
             raise ConfigError(
-                f"saved results ran on `{server}`, which the running configuration lacks. It has {known}."
+                f"saved results ran on `{server}`, which the running configuration lacks. It has {self._known()}."
             )
         return url
+
+    def why_here(self, server: str) -> str:
+        """Return that what runs is another environment."""
+        return (
+            f"metrics of `{server}` are computed here, without the server's own: what runs at {self._head} lacks it "
+            f"(it has {self._known()})"
+        )
+
+    def _known(self) -> str:
+        return ", ".join(f"`{name}`" for name in sorted(self._urls)) or "no agent"

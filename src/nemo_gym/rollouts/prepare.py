@@ -20,8 +20,9 @@ from nemo_gym.records.codec import JsonObject, decode_object, encode
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.rows import RolloutKey, agent_name_of, is_index
 from nemo_gym.rollouts.rollout_ids import RolloutIds
+from nemo_gym.rollouts.row_places import POSITIONS, RowPlaces
 from nemo_gym.rollouts.settings import DEFAULT_KEY
-from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology, positions_text
+from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology
 from nemo_gym.store.jsonl import decode_line, read_lines
 from nemo_gym.store.key_set import RolloutKeySet
 
@@ -32,7 +33,8 @@ class RowPreparer:
     """Expands rows one at a time; `check` raises and warns about everything that was found on the way.
 
     With a topology, rows that only carry `task_source` get their agent, and rows that carry nothing get the only agent
-    there is. `prompt` turns a row into one with its input; `need_input` refuses rows that then have none.
+    there is. `prompt` turns a row into one with its input; `need_input` refuses rows that then have none. `places` says
+    what the positions mean that `expand` is given.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class RowPreparer:
         prompt: Callable[[JsonObject], JsonObject] | None = None,
         topology: Topology | None = None,
         need_input: bool = False,
+        places: RowPlaces = POSITIONS,
     ) -> None:
         self._agent_map = dict(agent_map or {})
         self._fan_out = {key: list(targets) for key, targets in (fan_out or {}).items()}
@@ -56,7 +59,8 @@ class RowPreparer:
         self._skills_ref = skills_ref
         self._prompt = prompt
         self._need_input = need_input
-        self._resolver = None if topology is None else SourceResolver(topology)
+        self._places = places
+        self._resolver = None if topology is None else SourceResolver(topology, places)
         self._agents = [] if topology is None else [agent.name for agent in topology.of_kind(AGENTS)]
         self._task_of_text: dict[bytes, int] = {}
         self._next_task = 0
@@ -69,7 +73,7 @@ class RowPreparer:
         self._materialized_changed: list[int] = []
         self._without_input: list[int] = []
         self._misnumbered: list[int] = []
-        self._ids = RolloutIds()
+        self._ids = RolloutIds(places)
 
     def reserve(self, task: int) -> None:
         """Give the task index to no row that does not name it: some row still to come does."""
@@ -81,7 +85,7 @@ class RowPreparer:
             try:
                 row = self._prompt(row)
             except ConfigError as error:
-                raise ConfigError(f"row {position}: {error}") from error
+                raise ConfigError(f"{self._places.one(position)}: {error}") from error
         original = agent_name_of(row)
         source = row.get(keys.TASK_SOURCE) if isinstance(row.get(keys.TASK_SOURCE), str) else None
         routed = dict(row)
@@ -115,29 +119,29 @@ class RowPreparer:
         """Raise one error for all rows that could not be prepared; warn about names that were changed or unused."""
         if self._misnumbered:
             raise ConfigError(
-                f"rows {positions_text(self._misnumbered)} have a `{keys.TASK_INDEX}` that is no whole number from 0 "
-                "to below 2**63; leave it out to have tasks numbered"
+                f"{self._places.many(self._misnumbered)} have a `{keys.TASK_INDEX}` that is no whole number from 0 to "
+                "below 2**63; leave it out to have tasks numbered"
             )
         if self._unrouted:
             raise ConfigError(
-                f"rows {positions_text(self._unrouted)} have neither `agent_ref` nor `task_source`; "
+                f"{self._places.many(self._unrouted)} have neither `agent_ref` nor `task_source`; "
                 'add one to them (`"agent_ref": {"name": ...}`), or name an agent (`--agent`)'
                 + (f": {', '.join(f'`{name}`' for name in self._agents)}" if self._agents else "")
             )
         if self._without_input:
             raise ConfigError(
-                f"rows {positions_text(self._without_input)} have no input for the model: each row needs "
+                f"{self._places.many(self._without_input)} have no input for the model: each row needs "
                 '`"responses_create_params": {"input": ...}`, a text or a list of items (or give `--prompt-config`)'
             )
         self._ids.check()
         if self._resolver is not None:
             self._resolver.check()
         if self._unmatched_repeats:
-            named = "; ".join(f"`{key}` (rows {positions_text(rows)})" for key, rows in self._unmatched_repeats.items())
+            named = "; ".join(f"`{key}` ({self._places.many(rows)})" for key, rows in self._unmatched_repeats.items())
             raise ConfigError(f"`num_repeats` names no number for {named}; add them or `{DEFAULT_KEY}`")
         if self._materialized_changed:
             raise ConfigError(
-                f"rows {positions_text(self._materialized_changed)} are materialized tasks: "
+                f"{self._places.many(self._materialized_changed)} are materialized tasks: "
                 "`responses_create_params`, skills and seeds cannot be laid over them"
             )
         if self._renamed:
@@ -219,16 +223,16 @@ class RowPreparer:
             extra = decode_object(existing) if existing else {}
         except (ValueError, TypeError) as error:
             raise ConfigError(
-                f"row {position}: `responses_create_params.metadata.extra_body` must be a JSON object in a string "
-                f"to take a seed: {error}"
+                f"{self._places.one(position)}: `responses_create_params.metadata.extra_body` must be a JSON object in "
+                f"a string to take a seed: {error}"
             ) from error
         extra["seed"] = seed
         metadata["extra_body"] = encode(extra).decode()
         row[keys.RESPONSES_CREATE_PARAMS] = {**params, "metadata": metadata}
 
 
-def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject, bytes]]:
-    """Yield the rows of an input file and the text of each; an unreadable line raises DataError.
+def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject, bytes, int]]:
+    """Yield the rows of an input file, and text and line number of each; an unreadable line raises DataError.
 
     Blank lines are skipped; lines beyond `limit` are not read, and a limit of 0 or None means all.
     """
@@ -237,7 +241,7 @@ def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject
         for count, line in enumerate(lines):
             if limit and count >= limit:
                 return
-            yield decode_line(line, path, hint=_ONE_ROW_PER_LINE), line.data
+            yield decode_line(line, path, hint=_ONE_ROW_PER_LINE), line.data, line.number
     except FileNotFoundError:
         raise ConfigFileNotFoundError(f"input file `{path}` does not exist") from None
 
@@ -255,9 +259,12 @@ def given_task_indices(path: str | Path, limit: int | None) -> Iterator[int]:
                     yield given
 
 
-def expand_rows(rows: Iterable[tuple[JsonObject, bytes]], preparer: RowPreparer) -> Iterator[JsonObject]:
-    """Yield the prepared rows one by one and check at the end; nothing is valid before the iteration has ended."""
-    for position, (row, text) in enumerate(rows):
+def expand_rows(rows: Iterable[tuple[JsonObject, bytes, int]], preparer: RowPreparer) -> Iterator[JsonObject]:
+    """Yield the prepared rows one by one and check at the end; nothing is valid before the iteration has ended.
+
+    `rows`: each row, its text, and the place that messages give it.
+    """
+    for row, text, position in rows:
         yield from preparer.expand(row, text, position)
     preparer.check()
 

@@ -26,7 +26,8 @@ def load_prompt(path: str | None) -> tuple[Callable[[JsonObject], JsonObject] | 
         params = row.get(keys.RESPONSES_CREATE_PARAMS)
         if isinstance(params, dict) and params.get("input"):
             raise ConfigError(
-                f"`prompt_config={path}` needs rows without `responses_create_params.input`; this one has it"
+                f"`--prompt-config {path}` (`prompt_config`) needs rows without `responses_create_params.input`; "
+                "this one has it"
             )
         return apply_prompt_to_row(row, prompt)
 

@@ -140,7 +140,7 @@ class RolloutCollectionHelper(BaseModel):
             given = row.get(keys.TASK_INDEX)
             if isinstance(given, int) and not isinstance(given, bool):
                 preparer.reserve(given)
-        return list(expand_rows(((row, row_text(row)) for row in examples), preparer))
+        return list(expand_rows(((row, row_text(row), place) for place, row in enumerate(examples)), preparer))
 
     @staticmethod
     def resolve_task_sources(

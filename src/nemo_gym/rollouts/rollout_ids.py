@@ -15,6 +15,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.records import keys
 from nemo_gym.records.identity import base_rollout_id, rollout_id_of, rollout_id_problem
 from nemo_gym.records.rows import RolloutKey, rollout_key
+from nemo_gym.rollouts.row_places import POSITIONS, RowPlaces
 from nemo_gym.store.key_set import RolloutKeySet
 
 _LIKE_INDICES = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
@@ -28,7 +29,8 @@ _WAY_OUT = (
 class RolloutIds:
     """The ids of a run's rows, taken in one by one; 16 bytes and a set entry for an explicit one, bits for others."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: RowPlaces = POSITIONS) -> None:
+        self._places = places
         self._explicit: dict[bytes, int] = {}
         self._with_explicit = RolloutKeySet()
         self._without = RolloutKeySet()
@@ -46,14 +48,14 @@ class RolloutIds:
         try:
             rollout_id = base_rollout_id(row) or ""
         except ValueError as error:
-            self._problem(f"row {position}: {error}")
+            self._problem(f"{self._places.one(position)}: {error}")
             return
         if key is not None:
             self._with_explicit.add(key)
         digest = hashlib.blake2b(rollout_id.encode(), digest_size=16).digest()
         first = self._explicit.setdefault(digest, position)
         if first != position:
-            self._problem(f"rows {first} and {position} have the same rollout id `{rollout_id}`")
+            self._problem(f"{self._places.both(first, position)} have the same rollout id `{rollout_id}`")
         like = _LIKE_INDICES.fullmatch(rollout_id)
         if like is not None:
             self._like_indices[RolloutKey(int(like[1]), int(like[2]))] = position
@@ -65,16 +67,17 @@ class RolloutIds:
     def check(self) -> None:
         """Raise one ConfigError for all rows whose id is unusable or not theirs alone."""
         if self._repeated:
-            shown = ", ".join(map(str, self._repeated[:_MAX_LISTED]))
-            more = len(self._repeated) - _MAX_LISTED
+            first, *more = self._repeated
             raise ConfigError(
-                f"row{'s' * (len(self._repeated) > 1)} {shown}{f' and {more} more' if more > 0 else ''}: "
+                f"{self._places.many(self._repeated) if more else self._places.one(first)}: "
                 f"`{keys.ROLLOUT_ID}` names one rollout, and the row is run several times. {_WAY_OUT}; "
-                "or run each row once (`num_repeats` 1, one agent)"
+                "or run each row once (`--num-repeats 1` (`num_repeats`), one agent)"
             )
         for key, position in self._like_indices.items():
             if key in self._without and key not in self._with_explicit:
-                self._problem(f"row {position} has the rollout id `{key}`, which another row has by its indices")
+                self._problem(
+                    f"{self._places.one(position)} has the rollout id `{key}`, which another row has by its indices"
+                )
         if self._problems:
             raise ConfigError(_text(self._problems))
 

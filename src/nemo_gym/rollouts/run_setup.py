@@ -37,6 +37,7 @@ from nemo_gym.rollouts.resume import ResumePlan, longest_first, migrate_invalid_
 from nemo_gym.rollouts.rollout_ids import RolloutIds
 from nemo_gym.rollouts.rollout_recovery import check_same_run, configuration_of, file_sha256
 from nemo_gym.rollouts.route import Router
+from nemo_gym.rollouts.row_places import RowPlaces
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store.atomic import write_atomic
 from nemo_gym.store.jsonl import read_objects, repair_tail
@@ -264,10 +265,10 @@ class RunSetup:
 
     def _saved_inventory(self) -> Inventory:
         """Return what the saved run owes; raises for rows that the servers at hand have no place for."""
-        inventory, ids = Inventory(), RolloutIds()
-        for position, row in enumerate(read_objects(self._files.materialized)):
+        inventory, ids = Inventory(), RolloutIds(RowPlaces(self._files.materialized))
+        for row, _, line in input_rows(self._files.materialized, None):
             self._check_stop()
-            ids.add(row, position)
+            ids.add(row, line)
             key = rollout_key(row)
             if key is not None:
                 inventory.add(key, self.router.target(row).label)
@@ -351,4 +352,5 @@ class RunSetup:
             prompt=self._prompt,
             topology=self.router.topology,
             need_input=True,
+            places=RowPlaces(self._input),
         )

@@ -163,13 +163,16 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
         if self.agent_name is not None:
             named = (self.agent_map or {}).get(DEFAULT_KEY)
             if named is not None and named != self.agent_name:
-                raise ValueError(f"`agent_name={self.agent_name}` contradicts `agent_map._default={named}`")
+                raise ValueError(f"`--agent {self.agent_name}` (`agent_name`) contradicts `agent_map._default={named}`")
             self.agent_map = {**(self.agent_map or {}), DEFAULT_KEY: self.agent_name}
         for key, targets in (self.fan_out or {}).items():
             if not targets or len(set(targets)) != len(targets):
                 raise ValueError(f"`fan_out.{key}` needs at least one agent, and each only once")
         if self.dispatch_budget_s is not None and self.num_samples_in_parallel is None:
-            raise ValueError("`dispatch_budget_s` needs `num_samples_in_parallel`: without it every row starts at once")
+            raise ValueError(
+                "`dispatch_budget_s` needs `--concurrency N` (`num_samples_in_parallel`): without it every row starts "
+                "at once"
+            )
         return self
 
     @property

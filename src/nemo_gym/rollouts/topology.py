@@ -13,6 +13,7 @@ from nemo_gym.errors import ConfigError, nearest_name
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.rows import agent_name_of
+from nemo_gym.rollouts.row_places import POSITIONS, RowPlaces
 
 AGENTS = "responses_api_agents"
 RESOURCES = "resources_servers"
@@ -21,7 +22,6 @@ RELAY = "legacy_agent"
 """The environment server that only hands rows on to one agent; no process runs for it."""
 
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", ""})
-_MAX_PROBLEMS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,9 @@ class Topology:
 class SourceResolver:
     """Stamps `agent_ref` on rows that only carry `task_source`; collects every problem into one error."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, places: RowPlaces = POSITIONS) -> None:
         self._topology = topology
+        self._places = places
         self._problems: dict[str, list[int]] = {}
         self._unrouted: list[int] = []
 
@@ -159,20 +160,14 @@ class SourceResolver:
 
     def check(self) -> None:
         """Raise one ConfigError (a ValueError) naming the positions of all rows without a route."""
-        parts = [f"{problem} (rows {positions_text(rows)})" for problem, rows in self._problems.items()]
+        parts = [f"{problem} ({self._places.many(rows)})" for problem, rows in self._problems.items()]
         if self._unrouted:
             parts.append(
-                f"rows {positions_text(self._unrouted)} have neither `agent_ref` nor `task_source`; "
+                f"{self._places.many(self._unrouted)} have neither `agent_ref` nor `task_source`; "
                 "add one to them, or pass `--agent`"
             )
         if parts:
             raise ConfigError("rows cannot be routed: " + "; ".join(parts))
-
-
-def positions_text(positions: list[int]) -> str:
-    """Return up to ten positions as text, and how many more there are."""
-    more = len(positions) - _MAX_PROBLEMS
-    return ", ".join(map(str, positions[:_MAX_PROBLEMS])) + (f" and {more} more" if more > 0 else "")
 
 
 def _instance(name: object, block: object) -> Instance | None:
