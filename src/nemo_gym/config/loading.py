@@ -69,6 +69,7 @@ def load_config(
     agent: str | None = None,
     compose: bool = False,
     known_keys: Collection[str] = (),
+    flags: Collection[str] = (),
     allow_missing_model: bool = False,
     lenient: bool = False,
 ) -> ResolvedConfig:
@@ -76,8 +77,8 @@ def load_config(
 
     `overrides`: tokens of the command line (`overrides.py` has the grammar). `agent`: put this agent in place of the
     composed one. `compose`: give a resources server without an agent `simple_agent`. `known_keys`: further top-level
-    keys that the caller reads. `allow_missing_model`: a model that is not set becomes `model_problems`. `lenient`:
-    unknown keys are notices. Raises `ConfigError` naming every problem.
+    keys that the caller reads. `flags`: the options of the command, for hints. `allow_missing_model`: a model that is
+    not set becomes `model_problems`. `lenient`: unknown keys are notices. Raises `ConfigError` naming every problem.
     """
     environment = os.environ if environ is None else environ
     roots = component_search_roots(search_dirs, environ=environment, cwd=cwd)
@@ -86,12 +87,12 @@ def load_config(
     merged = merge([layer.data for layer in sources.layers])
     if compose or agent is not None:
         merged = compose_agents(merged, agent=agent, roots=roots)
-    merged = _with_command_line(merged, sources.overrides, known_keys)
+    merged = _with_command_line(merged, sources.overrides, known_keys, flags)
     raw = merge([_defaults(merged, Path(cwd) if cwd is not None else Path.cwd()), merged])
     resolution = resolve(raw)
     data = resolution.data
     _flow_into_agents(data)
-    findings = _check(data, raw, sources=sources, roots=roots, known_keys=known_keys, environ=environment)
+    findings = _check(data, raw, sources=sources, roots=roots, known_keys=known_keys, flags=flags, environ=environment)
     problems = resolution.problems + findings.problems
     notices = [*sources.notices, *findings.notices]
     if lenient:
@@ -182,11 +183,13 @@ def _find_env_file(env_file: str | Path | None, roots: Sequence[Path]) -> Path |
     return next((root / env_file for root in roots if (root / env_file).is_file()), None)
 
 
-def _with_command_line(data: dict[Any, Any], overrides: Sequence[Override], known: Collection[str]) -> dict[Any, Any]:
+def _with_command_line(
+    data: dict[Any, Any], overrides: Sequence[Override], known: Collection[str], flags: Collection[str]
+) -> dict[Any, Any]:
     """Apply the overrides, then the directives, then the overrides whose keys only came into being by these."""
     waiting = apply_overrides(data, overrides, known=known, final=False)
     data = apply_directives(data)
-    apply_overrides(data, waiting, known=known, final=True)
+    apply_overrides(data, waiting, known=known, flags=flags, final=True)
     return data
 
 
@@ -220,6 +223,7 @@ def _check(
     sources: _Sources,
     roots: Sequence[Path],
     known_keys: Collection[str],
+    flags: Collection[str],
     environ: Mapping[str, str],
 ) -> checks.Findings:
     blocks, block_problems = parse_server_blocks(data, roots, default_host=default_host(data))
@@ -230,7 +234,7 @@ def _check(
     in_files = {str(key) for layer in sources.layers for key in layer.data}
     given = {str(override.path[0]) for override in sources.overrides if override.operation != "delete"}
     unknown = checks.unknown_keys(
-        data, raw=raw, from_command_line=given - in_files, known=known_keys, quiet=sources.env_keys
+        data, raw=raw, from_command_line=given - in_files, known=known_keys, quiet=sources.env_keys, flags=flags
     )
     in_blocks = checks.block_keys(blocks)
     problems = [*_head_problems(data.get(names.HEAD_SERVER)), *unknown.problems, *block_problems]
@@ -240,6 +244,7 @@ def _check(
     problems += checks.pairing_problems(blocks, data, environ)
     head = data.get(names.HEAD_SERVER)
     problems += setting_problems(data) + dataset_problems(blocks) + model_url_problems(blocks)
+    problems += checks.masked_problems(raw, _provenance(sources, raw))
     problems += checks.port_problems(blocks, head if isinstance(head, Mapping) else {})
     try:
         checks.check_capture_settings(data)
