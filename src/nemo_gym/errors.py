@@ -3,7 +3,8 @@
     GymError                       what a caller catches; `exit_code` is what the command line returns
      ├─ UsageError                 you can fix it: a flag, a value, a name                      exit 2
      │   ├─ ConfigError            a configuration key, file or value (also a ValueError)
-     │   │   └─ ResumeRefusedError saved rollouts that belong to another configuration
+     │   │   ├─ ResumeRefusedError saved rollouts that belong to another configuration
+     │   │   └─ InputDataError     a file that the command was given is unreadable (also a DataError)
      │   ├─ ConfigFileNotFoundError  a named file is nowhere on the search path (also FileNotFoundError)
      │   └─ MissingExtraError      an optional dependency or its data is not installed
      ├─ DataError                  a file holds something unreadable: path, line, byte, reason  exit 1
@@ -59,19 +60,28 @@ class DataError(GymError, ValueError):
     """A file holds something that cannot be read.
 
     Attributes: `path`; `line`, 1-based physical line, or None; `byte`, 0-based offset of the line's first byte, or
-    None; `reason`.
+    None; `reason`; `hint`, what to do.
     """
 
     def __init__(
         self, reason: str, *, path: str | Path, line: int | None = None, byte: int | None = None, hint: str = ""
     ) -> None:
-        self.reason, self.path, self.line, self.byte = reason, str(path), line, byte
+        self.reason, self.path, self.line, self.byte, self.hint = reason, str(path), line, byte, hint
         where = f"`{path}`"
         if line is not None:
             where += f" line {line}"
         if byte is not None:
             where += f" (byte {byte:,})"
         super().__init__(f"{where}: {reason}." + (f" {hint}" if hint else ""))
+
+
+class InputDataError(ConfigError, DataError):
+    """A file that the command was given holds something that cannot be read; nothing was sent."""
+
+    @classmethod
+    def of(cls, error: DataError) -> InputDataError:
+        """Return the same error about a file that the caller gave."""
+        return cls(error.reason, path=error.path, line=error.line, byte=error.byte, hint=error.hint)
 
 
 class RemoteError(GymError):

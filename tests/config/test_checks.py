@@ -402,3 +402,48 @@ def test_secrets_are_masked_and_nothing_else() -> None:
         "url": "http://me:****@host/v1",
         "credentials": {"user": "****"},
     }
+
+
+@pytest.mark.parametrize("token", ["concurrency=3", "+concurrency=3", "++concurrency=3"])
+def test_a_key_that_is_an_option_of_the_command_is_called_one(load: Load, token: str) -> None:
+    message = failure(load, token, flags={"--concurrency", "--num-repeats"})
+    assert "`--concurrency` is an option of this command" in message
+    assert "To add a key" not in message
+    assert "is an option" not in failure(load, token)
+
+
+def test_a_key_of_a_file_that_is_an_option_of_the_command_is_noted_as_one(load: Load, write: Write) -> None:
+    write("a.yaml", "concurrency: 3\n")
+    [notice] = load(config_paths=["a.yaml"], flags={"--concurrency"}).notices
+    assert "`--concurrency` is an option of this command" in notice
+
+
+@pytest.mark.parametrize(
+    ("token", "place"),
+    [
+        ('+policy_api_key="****"', "policy_api_key"),
+        ("++policy_model={openai_api_key: '****'}", "policy_model.openai_api_key"),
+        ("+policy_base_url=http://me:****@host/v1", "policy_base_url"),
+        ("+judge={api_keys: [a, '****']}", "judge.api_keys[1]"),
+    ],
+)
+def test_a_secret_that_is_the_mask_of_one_is_refused(load: Load, token: str, place: str) -> None:
+    message = failure(load, token, known_keys={"judge"})
+    assert f"`{place}` holds `****`" in message
+    assert "set it in env.yaml" in message
+
+
+def test_a_mask_in_a_file_is_said_once_and_with_the_file(load: Load, write: Write) -> None:
+    write("a.yaml", "policy_api_key: '****'\nother_api_key: ${policy_api_key}\n")
+    message = failure(load, config_paths=["a.yaml"])
+    assert "a.yaml`) holds `****`" in message
+    assert message.count("holds `****`") == 1
+    write("env.yaml", "policy_api_key: '****'\n")
+    message = failure(load)
+    assert "env.yaml`) holds `****`, which only stands for a secret" in message
+    assert message.endswith("Put the secret itself there.")
+
+
+def test_what_merely_looks_like_a_mask_is_none(load: Load) -> None:
+    given = load("+policy_model_name='****'", "+policy_api_key=*****", "+policy_base_url=http://me:x****@host/v1")
+    assert given.data["policy_model_name"] == "****"

@@ -65,7 +65,7 @@ def test_a_line_that_is_no_json_is_named_by_file_line_and_byte(gym: Gym) -> None
     path = gym.folder / "tasks.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"responses_create_params": \n')
-    done = gym.run("eval", "run", *LEDGER, "-i", "tasks.jsonl", "-o", "out.jsonl", gym.head, code=1)
+    done = gym.run("eval", "run", *LEDGER, "-i", "tasks.jsonl", "-o", "out.jsonl", gym.head, code=2)
     assert "tasks.jsonl" in said(done)
     assert "line 3" in said(done)
     assert f"byte {len(whole):,}" in said(done)

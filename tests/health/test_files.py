@@ -105,5 +105,5 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_where_it_ended(tmp_path: 
 
 def test_a_folder_for_the_reports_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rollouts.jsonl", record())
-    with pytest.raises(ConfigError, match="the reports cannot be written into"):
+    with pytest.raises(ConfigError, match="the health reports cannot be written"):
         run_health_checks(path, output_dir=path)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.cli import main
-from nemo_gym.errors import DataError, ResumeRefusedError
+from nemo_gym.errors import InputDataError, ResumeRefusedError
 from nemo_gym.rollouts.collect import check_before_serving, collect_run
 from nemo_gym.rollouts.run_setup import PreparationStoppedError, RunSetup
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
+from nemo_gym.servers.prompts import load_prompt_config
 from nemo_gym.store import RunFiles, RunLock, RunLockedError
 
 GOOD = {"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}
@@ -26,8 +27,8 @@ def write(path: Path, *rows: object) -> Path:
 @pytest.mark.parametrize(
     ("row", "words", "code", "message"),
     [
-        ('{"responses_create_params": ', [], 1, "in.jsonl` line 3 (byte 49)"),
-        ("[1]", [], 1, "in.jsonl` line 3 (byte 49)"),
+        ('{"responses_create_params": ', [], 2, "in.jsonl` line 3 (byte 49)"),
+        ("[1]", [], 2, "in.jsonl` line 3 (byte 49)"),
         ({"responses_create_params": {"input": "x"}, "agent_ref": {"name": "ledger_agent"}}, [], 2, "no agent"),
         ({"responses_create_params": {}}, [], 2, "in.jsonl` lines 3 have no input"),
         (
@@ -56,12 +57,79 @@ def test_rows_that_cannot_run_are_named_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (": [", "prompt.yaml` line 1, column"),
+        ("- a", "prompt.yaml` holds no mapping"),
+        ("system: x", "is no prompt: `user`: Field required"),
+        ("user: [1]", "is no prompt: `user`: Input should be a valid string"),
+        ("user: '{x}'", "row 0: `prompt_config=prompt.yaml` cannot be filled in: the prompt names 'x'"),
+        ("user: '{q.real}'", "must be a plain field name"),
+        ("user: '}'", "cannot be filled in: Single '}'"),
+        ("user: '{params:>3}'", "cannot be filled in: unsupported format string"),
+    ],
+)
+@pytest.mark.parametrize("no_serve", [True, False])
+def test_a_prompt_that_cannot_be_used_is_a_mistake(servers, tmp_path, monkeypatch, capsys, prompt, message, no_serve):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompt.yaml").write_text(prompt)
+    load_prompt_config.cache_clear()
+    write(tmp_path / "in.jsonl", {"q": 1, "params": {}})
+    serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
+    running = ["--no-serve", f"++head_server.port={servers.head_port}"]
+    words = ["-i", "in.jsonl", "-o", "out/r.jsonl", "--prompt-config", "prompt.yaml"]
+    assert main.run(["eval", "run", *(running if no_serve else serving), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("no_serve", [True, False])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe{}\n", b"\x1f\x8b\x08\x00binary", b"[" * 100_000, b'"text"\n', b"{} {}\n", b" \n"]
+)
+def test_a_file_that_holds_no_rows_is_a_mistake(servers, tmp_path, monkeypatch, capsys, content, no_serve):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_bytes(content)
+    serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
+    running = ["--no-serve", f"++head_server.port={servers.head_port}"]
+    words = ["-i", "in.jsonl", "-o", "out/r.jsonl"]
+    assert main.run(["eval", "run", *(running if no_serve else serving), *words]) == 2
+    assert "in.jsonl`" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize("no_serve", [True, False])
+def test_an_input_that_cannot_be_read_through_is_a_mistake(servers, tmp_path, monkeypatch, capsys, no_serve):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").symlink_to("/proc/self/mem")  # which nobody can read from its start
+    serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
+    running = ["--no-serve", f"++head_server.port={servers.head_port}"]
+    words = ["-i", "in.jsonl", "-o", "out/r.jsonl"]
+    assert main.run(["eval", "run", *(running if no_serve else serving), *words]) == 2
+    assert "in.jsonl`: input/output error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["materialized", "manifest", "failures", "rollouts"])
+def test_a_saved_run_that_is_damaged_is_a_mistake_and_nothing_is_sent(servers, saved, monkeypatch, capsys, file):
+    path = getattr(saved.files, file)
+    path.write_bytes(path.read_bytes() + b"oops\n")
+    before = {each: each.read_bytes() for each in saved.files.folder.iterdir()}
+    servers.received.clear()
+    words = ["-i", str(saved.rows), "-o", str(saved.files.rollouts), "--resume", "--disable-aggregation"]
+    head = f"++head_server.port={servers.head_port}"
+    assert main.run(["eval", "run", "--no-serve", head, *words, "+resume_ignore_drift=true"]) == 2
+    assert f"`{path}`" in capsys.readouterr().err
+    assert servers.received == []
+    assert before == {each: each.read_bytes() for each in saved.files.folder.iterdir()}
+
+
 def test_a_check_that_takes_long_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nemo_gym.cli.eval_run._SILENT_S", 0.0)
     write(tmp_path / "in.jsonl", "oops")
     serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
-    assert main.run(["eval", "run", *serving, "-i", "in.jsonl", "-o", "r.jsonl"]) == 1
+    assert main.run(["eval", "run", *serving, "-i", "in.jsonl", "-o", "r.jsonl"]) == 2
     said, error = capsys.readouterr().err.splitlines()
     assert said.startswith("Checking the rows of ")
     assert "line 1 (byte 0)" in error
@@ -104,8 +172,9 @@ def test_a_run_that_cannot_be_resumed_is_refused_and_untouched(servers, saved, t
 
 def test_a_saved_run_that_is_damaged_is_named(saved):
     saved.files.materialized.write_bytes(saved.files.materialized.read_bytes() + b"{oops\n")
-    with pytest.raises(DataError, match="not a JSON object"):
+    with pytest.raises(InputDataError, match="not a JSON object") as caught:
         saved()
+    assert caught.value.exit_code == 2
 
 
 def test_a_run_that_another_process_writes_is_refused(saved):

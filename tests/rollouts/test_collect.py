@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.cli import main
 from nemo_gym.errors import (
     ConfigError,
     DataError,
@@ -104,7 +105,9 @@ async def test_resume_runs_only_what_failed_under_new_attempt_ids(servers, colle
     assert retried["_ng_prior_failures"] == [{"class": "agent_run_error", "kind": "agent_run_error", "attempt": 0}]
 
 
-async def test_the_attempts_of_a_rollout_are_bounded(servers, collect, monkeypatch):
+async def test_the_attempts_of_a_rollout_are_bounded_and_it_is_said_how_to_have_more(
+    servers, collect, monkeypatch, capsys
+):
     monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "2")
     servers.behaviours["agent_a"] = lambda row: (500, "x") if row["q"] == 1 else {**row, "reward": 0.0}
     for resume in (False, True):
@@ -114,6 +117,16 @@ async def test_the_attempts_of_a_rollout_are_bounded(servers, collect, monkeypat
     assert servers.received == []
     assert summary.status.counts.failed_final == summary.status.counts.failed == 1
     assert summary.status.state == "incomplete"
+    said = "`NEMO_GYM_MAX_ROLLOUT_ATTEMPTS`, which is 2 here"
+    spent = "(0 final, 1 out of attempts), 0 to run; what is out of attempts is tried again when"
+    assert f"{spent} {said}" in "\n".join(collect.notes.lines)
+    assert main.run(["eval", "status", str(collect.files.rollouts)]) == 0
+    out = capsys.readouterr().out
+    assert "1 of the failures is final" in out
+    assert said in out
+    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "3")
+    await collect(route_failures_to_sidecar=True, resume_from_cache=True)
+    assert [row["q"] for row in servers.received] == [1], "as it was said"
 
 
 @pytest.mark.parametrize(("value", "attempts"), [("0", 3), ("x", 3), ("", 3), ("7", 7)])
@@ -246,6 +259,15 @@ async def test_a_run_without_any_success_fails_and_names_the_sidecar(servers, co
         await collect(route_failures_to_sidecar=True)
 
 
+async def test_a_run_without_any_success_says_what_its_health_check_saw(servers, collect):
+    servers.behaviours["agent_a"] = lambda _: (500, "x")
+    with pytest.raises(RunFailedError):
+        await collect(route_failures_to_sidecar=True, disable_health_check=False)
+    said = "\n".join(collect.notes.lines)
+    assert "Rollout health: 0 checked" in said
+    assert f"not checked: 3 failed tries, which left no result, in `{collect.files.failures}`" in said
+
+
 async def test_require_complete_raises_after_everything_was_saved(servers, collect, read_rows):
     servers.behaviours["agent_a"] = lambda row: (500, "x") if row["q"] == 1 else {**row, "reward": 1.0}
     with pytest.raises(IncompleteEvaluationError, match="2 of 3"):
@@ -311,6 +333,9 @@ async def test_a_rollout_that_takes_too_long_fails_and_is_tried_again_on_resume(
     summary = await collect(route_failures_to_sidecar=True, rollout_timeout_s=1.0)
     # On a busy machine the others may take too long as well.
     assert set(summary.status.failures) == {"transport_timeout"}
+    for row in read_rows(collect.files.failures):
+        for message in (row["failure_reason"], row["_ng_failure_message"]):
+            assert "no answer came within 1 s; `rollout_timeout_s` bounds" in message
     assert 1 in {row["q"] for row in read_rows(collect.files.materialized)} - {
         row["q"] for row in read_rows(collect.files.rollouts)
     }
@@ -414,7 +439,7 @@ async def test_a_run_says_that_it_is_being_prepared_and_how_many_rows_it_has_rea
         return
     with pytest.raises(asyncio.CancelledError if ending == "interrupted" else DataError):
         await running
-    assert [path.name for path in collect.files.folder.iterdir()] == [".rollouts.lock"], "as if it had never begun"
+    assert not collect.files.folder.exists(), "as if it had never begun"
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -469,7 +494,7 @@ async def test_a_row_of_the_wrong_shape_is_named_and_nothing_is_sent(servers, co
     with pytest.raises(ConfigError, match=message):
         await collect()
     assert servers.received == []
-    assert [path.name for path in collect.files.folder.iterdir()] == [".rollouts.lock"]
+    assert not collect.files.folder.exists()
 
 
 @pytest.mark.parametrize("anyway", [None, "collector", "servers", "environment"])

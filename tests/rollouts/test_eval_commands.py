@@ -81,8 +81,8 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "in.jsonl", "-o", "r.jsonl", "+num_repeat=2"], 2, "Did you mean `num_repeats`"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "-a", "agent_aa"], 2, "Did you mean `agent_a`"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "0"], 2, "num_samples_in_parallel"),
-        (["-i", "bad.jsonl", "-o", "r.jsonl"], 1, "bad.jsonl` line 2 (byte 3)"),
-        (["-i", "array.json", "-o", "r.jsonl"], 1, "Each line must hold one row as one JSON object."),
+        (["-i", "bad.jsonl", "-o", "r.jsonl"], 2, "bad.jsonl` line 2 (byte 3)"),
+        (["-i", "array.json", "-o", "r.jsonl"], 2, "Each line must hold one row as one JSON object."),
         (["-i", "in.jsonl", "-o", "r.jsonl", "++head_server.port=9"], 1, "no head server answers"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--agent-type", "x"], 2, "--agent"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--split", "train"], 2, "`--split` chooses among declared datasets"),
@@ -521,3 +521,45 @@ def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_p
     code, _, err = gym(*words, "--split", "train")
     assert code == 2
     assert "declared:" in err
+
+
+@pytest.mark.parametrize("output", ["runs/plain", "runs/.hidden", "runs/with.ending", "plain"])
+def test_an_output_of_any_name_takes_declared_rows_and_given_ones(gym, tmp_path, read_rows, output):
+    words = [
+        "eval", "run", "--resources-server", "example_single_tool_call", "--model-type", "scripted_model",
+        "--limit", "1", "-o", output,
+    ]  # fmt: skip
+    for more in ([], ["--resume"], []):
+        code, _, err = gym(*words, *more)
+        assert code == 0, err
+    prepared = RunFiles(tmp_path / output).prepared_folder / "example.jsonl"
+    assert len(read_rows(prepared)) == 5
+    code, _, err = gym(*words, "-i", str(prepared))
+    assert code == 0, err
+    assert len(read_rows(tmp_path / output)) == 1
+
+
+@pytest.mark.parametrize("output", ["runs/plain", "runs/first.jsonl"])
+@pytest.mark.parametrize("words", [["+num_repeats={other: 2}"], ["+ng_no_key=1"], ["-i", "broken.jsonl"]])
+def test_a_refused_command_leaves_nothing_behind(tmp_path, monkeypatch, capsys, output, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.jsonl").write_text("[1]\n")
+    serving = ["--resources-server", "example_single_tool_call", "--model-type", "scripted_model"]
+    assert main.run(["eval", "run", *serving, "-o", output, *words]) == 2
+    assert "Starting" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.jsonl"]
+
+
+def test_a_dataset_that_is_not_there_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    serving = ["--resources-server", "ledger", "--model-type", "scripted_model"]
+    datasets = "[{name: x, type: example, jsonl_fpath: nowhere.jsonl}]"
+    words = [f"++ledger.resources_servers.ledger.datasets={datasets}", "-o", "runs/first.jsonl"]
+    assert main.run(["eval", "run", *serving, *words]) == 2
+    assert "nowhere.jsonl" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_the_prepared_rows_is_left_alone(tmp_path):
+    (tmp_path / "r").write_text("{}\n")
+    assert RunFiles(tmp_path / "r.jsonl").prepared_folder == tmp_path / "r_preprocessed_datasets"

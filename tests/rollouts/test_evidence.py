@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import uuid
 
 import pytest
 
 from nemo_gym.capture import CaptureStore
 from nemo_gym.capture.open_calls import OpenCallLedger
+from nemo_gym.errors import RunFailedError
 from nemo_gym.rollouts import RolloutCollectionHelper, RolloutFailureRecord
 from nemo_gym.rollouts.capture_owner import claim
 from nemo_gym.rollouts.collect import collect_run
@@ -164,6 +166,48 @@ async def test_a_failed_run_keeps_the_calls_it_made_on_its_sidecar_row(servers, 
     assert isinstance(record, RolloutFailureRecord)
     [line] = shard_files(tmp_path, "s").failures.read_text().splitlines()
     assert json.loads(line)["ng_model_call_capture"]["metrics"]["num_calls"] == 1
+
+
+@pytest.mark.parametrize("ending", ["a timeout", "a dropped connection", "an overloaded server"])
+async def test_a_rollout_whose_outcome_is_unknown_keeps_the_calls_it_made(servers, tmp_path, captures, ending):
+    call = capturing(captures)
+
+    async def behave(row):
+        call(row)
+        if ending == "a timeout":
+            await asyncio.Event().wait()
+        return None if ending == "a dropped connection" else (503, "busy")
+
+    servers.behaviours["agent_a"] = behave
+    failed = await failed_row(servers, tmp_path, rollout_timeout_s=1.0)
+    assert failed["_ng_failure_class"] == "agent_request_failed"
+    assert failed["ng_model_call_capture"]["metrics"]["num_calls"] == 1
+    assert [call["model_call_id"] for call in failed["ng_trajectory"]["model_calls"]] == ["call-1"]
+
+
+async def test_what_was_never_sent_has_no_evidence(servers, tmp_path, captures):
+    captures.record("0-0", EXCHANGE)
+    with socket.socket() as taken:  # bound and not listening: nothing can connect
+        taken.bind(("127.0.0.1", 0))
+        servers.ports["agent_a"] = taken.getsockname()[1]
+        failed = await failed_row(servers, tmp_path, connection_retries=0)
+    assert failed["_ng_rollout_failure"]["delivery"] == "not_sent"
+    assert "ng_model_call_capture" not in failed
+    assert "ng_trajectory" not in failed
+
+
+async def failed_row(servers, tmp_path, **settings):
+    """Run one rollout that fails; return its row in the sidecar."""
+    row = {"responses_create_params": {"input": "x"}, "agent_ref": {"name": "agent_a"}}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    config = RolloutCollectionConfig(
+        input_jsonl_fpath=str(tmp_path / "in.jsonl"), output_jsonl_fpath=str(tmp_path / "out" / "r.jsonl"),
+        route_failures_to_sidecar=True, disable_aggregation=True, **settings,
+    )  # fmt: skip
+    with pytest.raises(RunFailedError, match="none of 1 rollouts succeeded"):
+        await collect_run(config, own_config=servers.own_config)
+    [line] = config.files.failures.read_text().splitlines()
+    return json.loads(line)
 
 
 async def test_an_evaluation_run_strips_payloads_at_rest_and_a_retry_has_its_own_capture_C18_A10(

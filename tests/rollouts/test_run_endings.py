@@ -11,7 +11,7 @@ import socket
 import pytest
 
 from nemo_gym.cli import main
-from nemo_gym.cli.resume_command import resume_command
+from nemo_gym.cli.resume_command import resume_command, resume_text
 from nemo_gym.errors import ConfigError, RunFailedError
 from nemo_gym.records.failures import consumes_attempt
 from nemo_gym.records.status import RunStatus, encode_status
@@ -212,6 +212,22 @@ def test_only_some_without_a_reward_are_counted():
     assert reward_lines(status) == []
 
 
+async def test_a_summary_says_what_has_no_result_and_which_rollouts_took_so_long(servers, collect):
+    servers.behaviours["agent_a"] = lambda row: (500, "x") if row["q"] < 4 else {**row, "reward": 1.0}
+    lines = summary_lines(await collect())
+    assert f"expected {COUNT} = {COUNT - 4} scored + 4 failed + 0 omitted + 0 missing" in lines
+    assert f"without a result: 4 of {COUNT}: agent_run_error 4; see {collect.files.failures}" in lines
+    [times] = [line for line in lines if "rollout time median" in line]
+    assert times.startswith("rollout time")
+    servers.behaviours["agent_a"] = lambda row: {**row, "reward": 1.0}
+    lines = summary_lines(await collect(resume_from_cache=True))
+    assert lines[0].startswith(f"{COUNT} of {COUNT} rollouts succeeded")
+    [times] = [line for line in lines if "rollout time median" in line]
+    assert times.startswith("of the 4 rollouts run after the resume: rollout time median")
+    lines = summary_lines(await collect(resume_from_cache=True))
+    assert not [line for line in lines if "rollout time" in line], "none was run"
+
+
 def test_the_sum_of_durations_says_that_it_is_one():
     latencies = DispatchLatencyTracker()
     latencies.record(2.0)
@@ -239,6 +255,28 @@ def test_the_command_that_goes_on_shows_no_secret(words):
     assert "s3cret" not in text
     assert "****" in text
     assert text.endswith("-o r.jsonl --max-output-tokens 5 --resume")
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "key"),
+    [
+        (["--model-api-key", "s3cret"], "--model-api-key", "policy_api_key"),
+        (["--model-api-key=s3cret"], "--model-api-key", "policy_api_key"),
+        (["++policy_api_key=s3cret"], "policy_api_key", "policy_api_key"),
+        (["+policy_model={openai_api_key: s3cret, n: 1}"], "policy_model", "policy_model"),
+        (["--no-serve", "+policy_base_url=http://me:s3cret@host/v1"], "policy_base_url", "policy_base_url"),
+        (["--model-url", "http://me:s3cret@host/v1?a=b"], "--model-url", "policy_base_url"),
+    ],
+)
+def test_what_the_command_that_goes_on_hides_is_named(words, named, key):
+    shown, note = resume_text(["/bin/gym", "eval", "run", *words, "-o", "r.jsonl"]).splitlines()
+    assert "****" in shown
+    assert f"the value of `{named}`: put it back" in note
+    assert f"set `{key}` in env.yaml" in note
+
+
+def test_a_command_without_secrets_has_no_note():
+    assert resume_text(["gym", "eval", "run", "-o", "r.jsonl", "--max-output-tokens", "5"]).count("\n") == 0
 
 
 @pytest.mark.parametrize("place", ["", "tasks.jsonl"])

@@ -214,3 +214,33 @@ def test_what_a_killed_process_left_of_a_file_goes_and_nothing_of_another_run(tm
     left = {path.name for path in tmp_path.glob(".*.tmp")}
     assert left == {f".{path.name}.4711.tmp" for path in other.derived()}
     assert all(path.read_bytes() == b"kept" for files in (run, other) for path in files.derived())
+
+
+def test_a_lock_that_was_removed_while_it_was_held_keeps_nobody_out_and_lets_no_two_in(tmp_path, monkeypatch):
+    path = tmp_path / ".x.lock"
+    first = RunLock(path)
+    first.acquire()
+    opened = os.open
+
+    def opened_in_between(*arguments):
+        fd = opened(*arguments)
+        monkeypatch.undo()
+        first.remove()
+        first.release()
+        return fd
+
+    monkeypatch.setattr(os, "open", opened_in_between)
+    with RunLock(path), pytest.raises(RunLockedError):
+        RunLock(path).acquire()
+    assert path.exists()
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
+    with pytest.raises(OSError, match="nowhere") as caught:
+        write_atomic(tmp_path / "nowhere" / "report.json", b"{}")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "report.json")
+    (tmp_path / "report.json").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomic(tmp_path / "report.json", b"{}")
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "report.json"), None)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

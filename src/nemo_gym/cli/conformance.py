@@ -13,7 +13,7 @@ import typer
 
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
-from nemo_gym.cli.selection import COMMAND_AGENT, Overrides, SearchDirOption, Selection, compose
+from nemo_gym.cli.selection import COMMAND_AGENT, Overrides, SearchDirOption, Selection, compose, flags_of
 from nemo_gym.cli.serving import serve
 from nemo_gym.config import ResolvedConfig
 from nemo_gym.errors import RunFailedError, UsageError, nearest_name
@@ -94,7 +94,7 @@ def command(
         }
         if agent_command is not None:
             settings["agent_timeout_s"] = PROGRAM_DEADLINE_S
-        resolved = compose(selection, overrides, known_keys=tuple(settings), initial=settings)
+        resolved = compose(selection, overrides, known_keys=tuple(settings), flags=flags_of(command), initial=settings)
         shown = agent or agent_command or ""
         return run_until_interrupted(_run(resolved, shown, chosen, folder, witness, as_json=as_json))
 

@@ -61,7 +61,7 @@ def command(
                 count += 1
     except OSError as error:
         # A generator reads files of its own; what is wrong with these is another matter.
-        if error.errno not in _CANNOT_WRITE and not Path(str(error.filename)).name.startswith(f".{path.name}."):
+        if error.errno not in _CANNOT_WRITE and str(error.filename) != str(path):
             raise
         raise ConfigError(f"`{path}` cannot be written: {_reason(error)}.") from error
     note(f"{count} rows in `{path}`")

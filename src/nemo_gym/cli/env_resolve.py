@@ -25,6 +25,7 @@ from nemo_gym.cli.selection import (
     Selection,
     agent_for_command,
     compose,
+    flags_of,
 )
 from nemo_gym.config import ResolvedConfig
 
@@ -64,7 +65,7 @@ def command(
         model_api_key=model_api_key,
         allow_unsupported_pairing=allow_unsupported_pairing,
     )
-    resolved = compose(selection, overrides, allow_missing_model=True)
+    resolved = compose(selection, overrides, flags=flags_of(command), allow_missing_model=True)
     for problem in resolved.model_problems:
         note(f"Warning: {problem}")
     if sources:

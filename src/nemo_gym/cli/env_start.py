@@ -30,6 +30,7 @@ from nemo_gym.cli.selection import (
     Selection,
     agent_for_command,
     compose,
+    flags_of,
     require_servers,
 )
 from nemo_gym.cli.serving import ServedRun, serve, stop_command
@@ -83,7 +84,7 @@ def command(
         model_api_key=model_api_key,
         allow_unsupported_pairing=allow_unsupported_pairing,
     )
-    resolved = compose(selection, overrides)
+    resolved = compose(selection, overrides, flags=flags_of(command))
     require_servers(resolved)
     check_capture_directory(resolved.data)
     if detach:

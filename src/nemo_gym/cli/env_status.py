@@ -11,7 +11,7 @@ import typer
 from nemo_gym.cli.head_client import HeadAddress, whose
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json, print_table
-from nemo_gym.cli.selection import ConfigOption, Overrides, SearchDirOption, Selection, compose
+from nemo_gym.cli.selection import ConfigOption, Overrides, SearchDirOption, Selection, compose, flags_of
 from nemo_gym.engine.local import ask
 from nemo_gym.errors import HeadServerUnreachableError
 
@@ -29,7 +29,8 @@ def command(
 
     Ends with code 1 when there are none, or when one does not answer.
     """
-    resolved = compose(Selection(config=config, search_dir=search_dir), overrides, allow_missing_model=True)
+    selection = Selection(config=config, search_dir=search_dir)
+    resolved = compose(selection, overrides, flags=flags_of(command), allow_missing_model=True)
     return run_until_interrupted(_show(HeadAddress.of(resolved.data), as_json=as_json))
 
 

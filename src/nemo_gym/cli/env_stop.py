@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from nemo_gym.cli.head_client import HeadAddress, whose
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note
-from nemo_gym.cli.selection import ConfigOption, Overrides, SearchDirOption, Selection, compose
+from nemo_gym.cli.selection import ConfigOption, Overrides, SearchDirOption, Selection, compose, flags_of
 from nemo_gym.errors import BoundaryError, HeadServerUnreachableError
 
 _DEADLINE_S = 20.0
@@ -23,7 +23,8 @@ def command(overrides: Overrides = None, *, config: ConfigOption = None, search_
     The running head server is found by `head_server.host` and `head_server.port` of the configuration, whoever started
     it; what was stopped is said, and the folder from which it was started. `gym env status` shows it before.
     """
-    resolved = compose(Selection(config=config, search_dir=search_dir), overrides, allow_missing_model=True)
+    selection = Selection(config=config, search_dir=search_dir)
+    resolved = compose(selection, overrides, flags=flags_of(command), allow_missing_model=True)
     return run_until_interrupted(_stop(HeadAddress.of(resolved.data)))
 
 

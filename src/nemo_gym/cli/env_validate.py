@@ -24,6 +24,7 @@ from nemo_gym.cli.selection import (
     Selection,
     agent_for_command,
     compose,
+    flags_of,
     require_servers,
 )
 from nemo_gym.config import check_capture_directory
@@ -67,7 +68,7 @@ def command(
         model_api_key=model_api_key,
         allow_unsupported_pairing=allow_unsupported_pairing,
     )
-    resolved = compose(selection, overrides, allow_missing_model=not strict)
+    resolved = compose(selection, overrides, flags=flags_of(command), allow_missing_model=not strict)
     if selection.names_servers:
         require_servers(resolved)
     check_capture_directory(resolved.data)

@@ -9,7 +9,7 @@ import typer
 from nemo_gym.cli.eval_run import explicit_settings, flag_overrides
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
-from nemo_gym.cli.selection import ConfigOption, Overrides, Selection, compose
+from nemo_gym.cli.selection import ConfigOption, Overrides, Selection, compose, flags_of
 from nemo_gym.config import ResolvedConfig
 from nemo_gym.config.loading import COMMAND_LINE
 from nemo_gym.config.names import HEAD_SERVER
@@ -57,7 +57,12 @@ def command(
     )
     known = frozenset(RolloutAggregationConfig.model_fields)
     resolved = compose(
-        Selection(config=config), overrides, known_keys=known, flag_overrides=flags, allow_missing_model=True
+        Selection(config=config),
+        overrides,
+        known_keys=known,
+        flag_overrides=flags,
+        flags=flags_of(command),
+        allow_missing_model=True,
     )
     return run_until_interrupted(_aggregate(resolved, as_json=as_json))
 

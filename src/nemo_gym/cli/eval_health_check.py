@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nemo_gym.cli.output import print_json
+from nemo_gym.cli.output import note, print_json
 from nemo_gym.errors import ConfigFileNotFoundError, UsageError
 
 UNHEALTHY_EXIT_CODE = 4
@@ -45,15 +45,17 @@ def command(
     checked together. The verdicts do not change the exit code unless --fail-on is given.
     """
     from nemo_gym.health import (
+        explain_failures,
         explain_gaps,
         explain_verdicts,
+        files_to_check,
         format_health_report,
         health_check_run_dir,
         junit_report,
         normalize_ignored_checks,
         should_fail,
     )
-    from nemo_gym.store import staged
+    from nemo_gym.store import staged, writing
 
     if not run_dir.exists():
         raise ConfigFileNotFoundError(f"there is no `{run_dir}`; give the folder of a run, or its rollouts file")
@@ -66,11 +68,16 @@ def command(
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(str(error)) from error
     if junit is not None:
-        junit.parent.mkdir(parents=True, exist_ok=True)
-        with staged(junit) as file:
-            file.writelines(piece.encode() for piece in junit_report(result))
+        with writing("the JUnit report", junit, instead="`--junit FILE` can name another place."):
+            junit.parent.mkdir(parents=True, exist_ok=True)
+            with staged(junit) as file:
+                file.writelines(piece.encode() for piece in junit_report(result))
+    failures = explain_failures(files_to_check(run_dir, rollouts_file))
     if as_json:
         print_json(result.summary)
+        for line in failures:
+            note(line)
     else:
-        print("\n".join([format_health_report(result), *explain_verdicts(result), *explain_gaps(result)]), flush=True)
+        lines = [format_health_report(result), *failures, *explain_verdicts(result), *explain_gaps(result)]
+        print("\n".join(lines), flush=True)
     return UNHEALTHY_EXIT_CODE if should_fail(result, fail_on) else 0

@@ -10,7 +10,7 @@ import typer
 
 from nemo_gym.cli.eval_run import flag_overrides
 from nemo_gym.cli.output import print_json, print_table
-from nemo_gym.cli.selection import Selection, compose
+from nemo_gym.cli.selection import Selection, compose, flags_of
 from nemo_gym.errors import ConfigFileNotFoundError, UsageError
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.keys import AGENT_REF, TASK_INDEX
@@ -56,10 +56,18 @@ def command(
     from nemo_gym.analysis import RewardProfileConfig, RewardProfiler
     from nemo_gym.rollouts.metrics import slim_row
     from nemo_gym.rollouts.settings import parse_settings
-    from nemo_gym.store import materialized_path_for, read_objects, write_atomic
+    from nemo_gym.store import materialized_path_for, read_objects, write_atomic, writing
 
     known = frozenset(RewardProfileConfig.model_fields)
-    data = dict(compose(Selection(), overrides, known_keys=known, flag_overrides=flags, allow_missing_model=True).data)
+    resolved = compose(
+        Selection(),
+        overrides,
+        known_keys=known,
+        flag_overrides=flags,
+        flags=flags_of(command),
+        allow_missing_model=True,
+    )
+    data = dict(resolved.data)
     if not data.get("rollouts_jsonl_fpath"):
         raise UsageError("which run? Give its rollouts file, or the folder: `gym eval profile runs/first`.")
     if not data.get("materialized_inputs_jsonl_fpath"):
@@ -73,8 +81,10 @@ def command(
         raise ConfigFileNotFoundError(f"`{error.filename}` does not exist") from error
     profile = profiler.profile_from_data(rows, results, allow_partial_rollouts=settings.allow_partial_rollouts)
     files = profiler.files(profile, settings.rollouts_jsonl_fpath)
-    for path, content in files.items():
-        write_atomic(path, content)
+    instead = "It goes beside the rollouts file: copy that one and its materialized inputs to another folder."
+    with writing("the profile", *files, instead=instead):
+        for path, content in files.items():
+            write_atomic(path, content)
     if as_json:
         print_json(profile.agent_metrics)
     else:

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from nemo_gym.cli.declared_rows import has_begun, settings_with_rows
 from nemo_gym.cli.interruption import run_until_interrupted
 from nemo_gym.cli.output import note, print_json
-from nemo_gym.cli.resume_command import resume_command
+from nemo_gym.cli.resume_command import resume_text
 from nemo_gym.cli.selection import (
     AgentCommandOption,
     AgentTypeOption,
@@ -33,6 +34,7 @@ from nemo_gym.cli.selection import (
     Selection,
     agent_for_command,
     compose,
+    flags_of,
     require_agent,
 )
 from nemo_gym.config import ResolvedConfig, assign_ports, component_search_roots, find_file, load_config
@@ -41,7 +43,7 @@ from nemo_gym.config.roots import implementations
 from nemo_gym.errors import ConfigError, UsageError
 from nemo_gym.rollouts.output_check import check_output
 from nemo_gym.rollouts.settings import E2ERolloutCollectionConfig, RolloutCollectionConfig, parse_settings
-from nemo_gym.store import RunFiles, read_status
+from nemo_gym.store import RunFiles
 
 _SILENT_S = 2.0
 """How long the rows of a run are checked before that is said."""
@@ -168,6 +170,7 @@ def command(
         overrides,
         known_keys=KNOWN_KEYS,
         flag_overrides=flags,
+        flags=flags_of(command),
         allow_missing_model=no_serve,
     )
     serving = not no_serve and any(block.starts_process for block in resolved.server_blocks())
@@ -207,10 +210,8 @@ def _decided_by_servers(selection: Selection) -> list[str]:
 
 def _interrupted_note(output: str) -> str:
     """Say how an interrupted run goes on: not with `--resume` when what is saved there is another run, or nothing."""
-    with contextlib.suppress(ValueError):
-        saved = read_status(RunFiles(output))
-        if saved is not None and saved.pid == os.getpid():
-            return f"Interrupted. What is done is saved; the rest is run by:\n  {resume_command(sys.argv)}"
+    if has_begun(RunFiles(output)):
+        return f"Interrupted. What is done is saved; the rest is run by:\n{resume_text(sys.argv)}"
     return "Interrupted before any rollout was sent; nothing was changed. The same command starts again."
 
 
@@ -241,17 +242,22 @@ def _names_a_type(selection: Selection, agent: str, overrides: Sequence[str] | N
         search_dirs=selection.search_dir or (),
         compose=bool(selection.resources_server),
         known_keys=KNOWN_KEYS,
+        flags=flags_of(command),
         allow_missing_model=True,
     )
     return all(block.name != agent for block in composed.server_blocks())
 
 
 async def _serve_and_collect(resolved: ResolvedConfig, *, as_json: bool) -> int:
+    with settings_with_rows(resolved) as settings:
+        await _check_rows(resolved, settings)
+        return await _collect_served(resolved, settings, as_json=as_json)
+
+
+async def _collect_served(resolved: ResolvedConfig, settings: Mapping[str, Any], *, as_json: bool) -> int:
     """Start the servers, collect, end the servers; a server that dies ends the run."""
     from nemo_gym.cli.serving import serve  # against running servers none of it is needed
 
-    settings = _with_rows(resolved)
-    await _check_rows(resolved, settings)
     count = sum(block.starts_process for block in resolved.server_blocks())
     note(f"Starting {count} server{'s' * (count != 1)} ...")
     async with serve(resolved, any_head_port=True, say=note) as run:
@@ -287,31 +293,6 @@ async def _check_rows(resolved: ResolvedConfig, settings: Mapping[str, Any]) -> 
             await check_before_serving(config, servers=servers, input_path=input_path)
         finally:
             said.cancel()
-
-
-def _with_rows(resolved: ResolvedConfig) -> dict[str, Any]:
-    """Return the settings with an input file: the given one, else one made of the declared datasets."""
-    settings = dict(resolved.data)
-    if settings.get("input_jsonl_fpath"):
-        return settings
-    from nemo_gym.rollouts.datasets import datasets_of_split, prepare_split
-    from nemo_gym.rollouts.topology import Topology
-
-    e2e = parse_settings(E2ERolloutCollectionConfig, settings)
-    topology = Topology(resolved.data)
-    datasets = datasets_of_split(topology, e2e.split)
-    target = e2e.files.prepared_folder / f"{e2e.split}.jsonl"
-    names = ", ".join(f"`{dataset.path}`" for dataset in datasets)
-    if e2e.reuse_existing_data_preparation and target.is_file():
-        note(f"Using the rows prepared before in `{target}`.")
-    else:
-        rows = prepare_split(topology, datasets, target, resolve=lambda path: _resolved_path(resolved, path, "dataset"))
-        why = "" if "split" in settings else " (no --input and no --split)"
-        limit = settings.get("limit")
-        part = f"{limit} of {rows}" if isinstance(limit, int) and 0 < limit < rows else str(rows)
-        note(f"Running {part} rows of split `{e2e.split}`{why}: {names}.")
-    settings["input_jsonl_fpath"] = str(target)
-    return settings
 
 
 async def _collect(

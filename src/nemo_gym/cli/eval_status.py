@@ -15,6 +15,7 @@ from nemo_gym.config.overrides import parse_override
 from nemo_gym.errors import UsageError
 from nemo_gym.records.status import LIVE_STATES, RunStatus, mean_reward
 from nemo_gym.rollouts.progress import duration_text
+from nemo_gym.rollouts.resume import more_attempts_text
 from nemo_gym.rollouts.run_progress import RunProgress, read_progress
 
 INCOMPLETE_EXIT_CODE = 3
@@ -91,12 +92,22 @@ def _show(runs: Sequence[RunProgress]) -> None:
         if run.status.failures:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(run.status.failures.items()))
             print(f"{_name(run)} failed by kind: {kinds}")
+        if run.status.counts.failed_final and run.status.state not in LIVE_STATES:
+            print(f"{_name(run)}: {_final_text(run.status.counts.failed_final)}")
         if run.status.reason:
             print(f"{_name(run)}: {run.status.reason}")
 
 
 def _mark(run: RunProgress) -> str | None:
     return "stale" if run.stale else "derived" if run.derived else None
+
+
+def _final_text(final: int) -> str:
+    """Say which failures `--resume` leaves alone, and what makes it try them."""
+    from nemo_gym.rollouts.rollout_collection import get_max_rollout_attempts  # few runs need it, and it takes long
+
+    which = "1 of the failures is final" if final == 1 else f"{final} of the failures are final"
+    return f"{which}, so `--resume` leaves them; {more_attempts_text(get_max_rollout_attempts())}"
 
 
 def _row(run: RunProgress) -> list[object]:

@@ -3,9 +3,10 @@ and how they become one configuration."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -166,19 +167,29 @@ class Selection:
         return tokens
 
 
+def flags_of(command: Callable[..., Any]) -> frozenset[str]:
+    """Return the options of a command as they are written, such as `--limit`."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    declared = [option for each in parameters for option in getattr(each.annotation, "__metadata__", ())]
+    # In an annotation the library takes the first name for the default, and puts that right when the command is run.
+    names = [name for option in declared for name in (option.default, *(option.param_decls or ()))]
+    return frozenset(name for name in names if isinstance(name, str) and name.startswith("--"))
+
+
 def compose(
     selection: Selection,
     overrides: Sequence[str] | None = (),
     *,
     known_keys: Collection[str] = (),
     flag_overrides: Sequence[str] = (),
+    flags: Collection[str] = (),
     allow_missing_model: bool = False,
     initial: dict[str, Any] | None = None,
 ) -> ResolvedConfig:
     """Return the configuration that flags and overrides describe, and say its notices on stderr.
 
     `flag_overrides`: tokens of a command's further flags, placed before the user's. `known_keys`: top-level keys that
-    the command reads itself. Raises `ConfigError`.
+    the command reads itself. `flags`: the names of its options (`flags_of`), for hints. Raises `ConfigError`.
     """
     tokens = list(overrides or ())
     for token in tokens:
@@ -195,6 +206,7 @@ def compose(
         agent=selection.agent,
         compose=bool(selection.resources_server),
         known_keys=known_keys,
+        flags=flags,
         allow_missing_model=allow_missing_model,
     )
     for text in [*config.notices, *_kept_names(selection, config)]:

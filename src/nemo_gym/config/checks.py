@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_gym.config.component_fields import config_fields
 from nemo_gym.config.interpolation import Problem
-from nemo_gym.config.masking import is_secret_key
+from nemo_gym.config.masking import MASK, is_secret_key, masked_values
 from nemo_gym.config.names import (
     AGENTS,
     IGNORED_KEYS,
@@ -50,6 +50,12 @@ def is_known_top_level_key(key: str, extra: Collection[str] = ()) -> bool:
     return key in KNOWN_TOP_LEVEL_KEYS or key in extra or key.startswith(KNOWN_PREFIXES)
 
 
+def flag_hint(name: str, flags: Collection[str]) -> str:
+    """Return " `--x` is an option ..." where a key has the name of one of the command's flags, else ""."""
+    flag = f"--{name.replace('_', '-')}"
+    return f" `{flag}` is an option of this command and no key; write it so." if flag in flags else ""
+
+
 def unknown_keys(
     data: Mapping[Any, Any],
     *,
@@ -58,13 +64,15 @@ def unknown_keys(
     known: Collection[str] = (),
     quiet: Collection[str] = (),
     read_beside: Collection[str] = (),
+    flags: Collection[str] = (),
 ) -> Findings:
     """Find top-level keys that nothing reads.
 
     A key from the command line that nothing reads is a problem. A key of a file is a problem when it is nearly a known
     one, and a notice otherwise: a server of the user's own may read it. `quiet` keys (of `env.yaml`, which serves many
     configurations) get no notice. `raw` is the unresolved data, in which interpolations say what is read;
-    `read_beside` keys are read by their own file, whatever has replaced the place.
+    `read_beside` keys are read by their own file, whatever has replaced the place. `flags` are the options of the
+    command, which a key may have been meant for.
     """
     read = {*interpolated(raw), *read_beside}
     names = KNOWN_TOP_LEVEL_KEYS | set(known)
@@ -77,12 +85,13 @@ def unknown_keys(
         if looks_like_instance(value) or almost_instance(name, value) is not None:
             continue
         if name in from_command_line:
-            hint = nearest_name(name, [*names, *read, *map(str, data)] if name not in data else [*names, *read])
+            near = [*names, *read, *map(str, data)] if name not in data else [*names, *read]
+            hint = flag_hint(name, flags) or nearest_name(name, near)
             problems.append(Problem(f"unknown key `{name}`: nothing reads it.{hint}", about_unknown_key=True))
         elif close := difflib.get_close_matches(name, sorted(names), n=1, cutoff=_TYPO_CUTOFF):
             problems.append(Problem(f"unknown key `{name}`. Did you mean `{close[0]}`?", about_unknown_key=True))
         elif name not in quiet and not isinstance(value, Mapping):
-            notices.append(f"key `{name}` is read by nothing that is known here.")
+            notices.append(f"key `{name}` is read by nothing that is known here.{flag_hint(name, flags)}")
     return Findings(problems, notices)
 
 
@@ -208,6 +217,25 @@ def pairing_problems(
                     resources.name, resources.settings, field=field, implementation=partner.implementation
                 )
                 problems += [] if problem is None else [Problem(problem)]
+    return problems
+
+
+def masked_problems(raw: Mapping[Any, Any], origin: Mapping[str, str]) -> list[Problem]:
+    """Find secrets given as the `****` that stands in their place wherever a configuration or a command is shown.
+
+    `raw` is the unresolved data: a value that is taken from another key is said once, at that key.
+    """
+    problems: list[Problem] = []
+    for place in masked_values(raw):
+        whence = origin.get(place.split("[")[0], "")
+        given = f" (given in `{whence}`)" if whence.endswith((".yaml", ".yml")) else ""
+        instead = "" if whence.endswith("env.yaml") else ", or leave the key out and set it in env.yaml"
+        problems.append(
+            Problem(
+                f"`{place}`{given} holds `{MASK}`, which only stands for a secret where one is shown. Put the secret "
+                f"itself there{instead}."
+            )
+        )
     return problems
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from nemo_gym.config.checks import is_known_top_level_key
+from nemo_gym.config.checks import flag_hint, is_known_top_level_key
 from nemo_gym.config.names import KNOWN_TOP_LEVEL_KEYS
 from nemo_gym.config.overrides import Override
 from nemo_gym.config.sources import leaf_paths
@@ -15,7 +15,12 @@ _ABSENT = object()
 
 
 def apply_overrides(
-    data: dict[Any, Any], overrides: Sequence[Override], *, known: Collection[str] = (), final: bool
+    data: dict[Any, Any],
+    overrides: Sequence[Override],
+    *,
+    known: Collection[str] = (),
+    flags: Collection[str] = (),
+    final: bool,
 ) -> list[Override]:
     """Carry `overrides` out in order, changing `data`.
 
@@ -38,9 +43,10 @@ def apply_overrides(
             continue
         elif override.operation == "set" and not (exists or is_known_top_level_key(str(override.path[0]), known)):
             if final:
+                hint = flag_hint(override.key, flags)
                 raise ConfigError(
-                    f"override `{override.token}`: there is no key `{override.key}`.{_near(override, data, known)} "
-                    f"To add a key, write `+{override.token}`."
+                    f"override `{override.token}`: there is no key `{override.key}`."
+                    + (hint or f"{_near(override, data, known)} To add a key, write `+{override.token}`.")
                 )
             waiting.append(override)
             continue

@@ -70,6 +70,7 @@ def load_config(
     agent: str | None = None,
     compose: bool = False,
     known_keys: Collection[str] = (),
+    flags: Collection[str] = (),
     allow_missing_model: bool = False,
     lenient: bool = False,
 ) -> ResolvedConfig:
@@ -77,8 +78,8 @@ def load_config(
 
     `overrides`: tokens of the command line (`overrides.py` has the grammar). `agent`: put this agent in place of the
     composed one. `compose`: give a resources server without an agent `simple_agent`. `known_keys`: further top-level
-    keys that the caller reads. `allow_missing_model`: a model that is not set becomes `model_problems`. `lenient`:
-    unknown keys are notices. Raises `ConfigError` naming every problem.
+    keys that the caller reads. `flags`: the options of the command, for hints. `allow_missing_model`: a model that is
+    not set becomes `model_problems`. `lenient`: unknown keys are notices. Raises `ConfigError` naming every problem.
     """
     environment = os.environ if environ is None else environ
     roots = component_search_roots(search_dirs, environ=environment, cwd=cwd)
@@ -88,13 +89,20 @@ def load_config(
     if compose or agent is not None:
         merged = compose_agents(merged, agent=agent, roots=roots)
     written = copy.deepcopy(merged)  # overrides change what they are given
-    merged = _with_command_line(merged, sources.overrides, known_keys)
+    merged = _with_command_line(merged, sources.overrides, known_keys, flags)
     raw = merge([_defaults(merged, Path(cwd) if cwd is not None else Path.cwd()), merged])
     resolution = resolve(raw)
     data = resolution.data
     _flow_into_agents(data)
     findings = _check(
-        data, raw, written=written, sources=sources, roots=roots, known_keys=known_keys, environ=environment
+        data,
+        raw,
+        written=written,
+        sources=sources,
+        roots=roots,
+        known_keys=known_keys,
+        flags=flags,
+        environ=environment,
     )
     problems = resolution.problems + findings.problems
     notices = [*sources.notices, *findings.notices]
@@ -198,11 +206,13 @@ def _find_env_file(env_file: str | Path | None, roots: Sequence[Path]) -> Path |
     return next((root / env_file for root in roots if (root / env_file).is_file()), None)
 
 
-def _with_command_line(data: dict[Any, Any], overrides: Sequence[Override], known: Collection[str]) -> dict[Any, Any]:
+def _with_command_line(
+    data: dict[Any, Any], overrides: Sequence[Override], known: Collection[str], flags: Collection[str]
+) -> dict[Any, Any]:
     """Apply the overrides, then the directives, then the overrides whose keys only came into being by these."""
     waiting = apply_overrides(data, overrides, known=known, final=False)
     data = apply_directives(data)
-    apply_overrides(data, waiting, known=known, final=True)
+    apply_overrides(data, waiting, known=known, flags=flags, final=True)
     return data
 
 
@@ -237,6 +247,7 @@ def _check(
     sources: _Sources,
     roots: Sequence[Path],
     known_keys: Collection[str],
+    flags: Collection[str],
     environ: Mapping[str, str],
 ) -> checks.Findings:
     misnamed = checks.misnamed_servers(data, sources.overrides, written=written, roots=roots)
@@ -256,6 +267,7 @@ def _check(
         known=known_keys,
         quiet=sources.env_keys,
         read_beside=sources.read_beside(written) - given,
+        flags=flags,
     )
     in_blocks = checks.block_keys(blocks)
     problems = [*_head_problems(data.get(names.HEAD_SERVER)), *unknown.problems, *block_problems]
@@ -265,6 +277,7 @@ def _check(
     problems += checks.pairing_problems(blocks, data, environ)
     head = data.get(names.HEAD_SERVER)
     problems += setting_problems(data) + dataset_problems(blocks) + model_url_problems(blocks)
+    problems += checks.masked_problems(raw, _provenance(sources, raw))
     problems += checks.port_problems(blocks, head if isinstance(head, Mapping) else {})
     try:
         checks.check_capture_settings(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 MASK = "****"
@@ -18,6 +18,21 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]+)@")
 def is_secret_key(key: object) -> bool:
     """Tell whether a key's name says that its text is a secret. Numbers are never secrets: `max_tokens` stays."""
     return isinstance(key, str) and _SECRET_KEY.search(key.replace("-", "_")) is not None
+
+
+def masked_values(value: Any, *, path: str = "", secret: bool = False) -> Iterator[str]:
+    """Yield the dotted place of every secret that is `****`: what was copied from where secrets are hidden."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            place = f"{path}.{key}" if path else str(key)
+            yield from masked_values(inner, path=place, secret=secret or is_secret_key(key))
+    elif isinstance(value, (list, tuple)):
+        for position, inner in enumerate(value):
+            yield from masked_values(inner, path=f"{path}[{position}]", secret=secret)
+    elif isinstance(value, str):
+        password = _URL_PASSWORD.search(value)
+        if (secret and value.strip() == MASK) or (password is not None and password[2] == MASK):
+            yield path
 
 
 def mask_secrets(value: Any, *, secret: bool = False) -> Any:

@@ -4,6 +4,7 @@ Health reads the records of rollouts files and nothing else: it opens no capture
 to the verifier whether a task was solved.
 """
 
+from nemo_gym.health.beside import explain_failures
 from nemo_gym.health.checks import ROLLOUT_CHECKS
 from nemo_gym.health.evaluate import evaluate_line
 from nemo_gym.health.registry import CHECK_REGISTRY, normalize_ignored_checks
@@ -15,7 +16,7 @@ from nemo_gym.health.report import (
     junit_report,
     should_fail,
 )
-from nemo_gym.health.runner import health_check_run_dir, run_health_checks
+from nemo_gym.health.runner import files_to_check, health_check_run_dir, run_health_checks
 from nemo_gym.health.tasks import TASK_CHECKS
 from nemo_gym.health.types import (
     CheckInput,
@@ -42,8 +43,10 @@ __all__ = [
     "RolloutDigest",
     "Verdict",
     "evaluate_line",
+    "explain_failures",
     "explain_gaps",
     "explain_verdicts",
+    "files_to_check",
     "format_health_report",
     "health_check_run_dir",
     "junit_report",

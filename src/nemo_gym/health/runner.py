@@ -27,7 +27,7 @@ from nemo_gym.health.spool import Digests, Spool, Tasks
 from nemo_gym.health.types import HealthCheckResult, RolloutDigest
 from nemo_gym.health.worker import RangeEnd, Work, decode_result, encode_work, evaluate_range
 from nemo_gym.records import codec
-from nemo_gym.store.atomic import staged
+from nemo_gym.store.atomic import staged, writing
 from nemo_gym.store.run_files import find_rollouts_files
 
 SUMMARY_NAME = "quality_summary.json"
@@ -53,7 +53,8 @@ def run_health_checks(
 
     Default folder: that of the first file. At most `workers` processes (default: the CPUs, at most 8), fewer when the
     files are small; when processes cannot be used, warns with RuntimeWarning and goes on in this one. Raises ValueError
-    (no path, `workers` < 1, unknown check id) and FileNotFoundError. A line that cannot be read is a finding.
+    (no path, `workers` < 1, unknown check id, a folder that cannot be written) and FileNotFoundError. A line that
+    cannot be read is a finding.
     """
     given = [rollout_paths] if isinstance(rollout_paths, (str, Path)) else rollout_paths
     paths = [Path(path) for path in given]
@@ -66,13 +67,19 @@ def run_health_checks(
         refuse_unreadable(path)
     folder = paths[0].parent if output_dir is None else Path(output_dir)
     paths = _distinct(paths)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the reports cannot be written into `{folder}`: {error.strerror}") from error
-    spool, totals = _evaluated(paths, ignored, workers or default_workers(), min_bytes_per_worker)
-    spool.put_in_order(count_copies=registry.DUPLICATE_IDENTITY not in ignored)
     summary_path, verdicts_path = folder / SUMMARY_NAME, folder / VERDICTS_NAME
+    given_to_aggregate = paths[0] if len(paths) == 1 else paths[0].parent
+    instead = f"`gym eval aggregate -i {given_to_aggregate} -o FILE` writes them beside FILE, in another folder."
+    with writing("the health reports", summary_path, verdicts_path, instead=instead):
+        folder.mkdir(parents=True, exist_ok=True)
+        spool, totals = _evaluated(paths, ignored, workers or default_workers(), min_bytes_per_worker)
+        spool.put_in_order(count_copies=registry.DUPLICATE_IDENTITY not in ignored)
+        return _reported(paths, spool, totals, summary_path, verdicts_path)
+
+
+def _reported(
+    paths: list[Path], spool: Spool, totals: reduce.Totals, summary_path: Path, verdicts_path: Path
+) -> HealthCheckResult:
     with staged(verdicts_path) as file:
         for row, copied in spool.lines():
             if copied is None:
@@ -93,6 +100,19 @@ def run_health_checks(
     return result
 
 
+def files_to_check(run_dir: str | Path, rollout_file: str | Path | None = None) -> list[Path]:
+    """Return the rollouts files that `health_check_run_dir` checks; raises FileNotFoundError when there is none."""
+    folder = Path(run_dir)
+    if rollout_file is not None:
+        return [folder / rollout_file]
+    if (folder / "rollouts.jsonl").is_file():
+        return [folder / "rollouts.jsonl"]
+    paths = [folder] if folder.is_file() else find_rollouts_files(folder)
+    if not paths:
+        raise ConfigFileNotFoundError(f"`{folder}` holds neither `rollouts.jsonl` nor a shard `rollouts-<label>.jsonl`")
+    return paths
+
+
 def health_check_run_dir(
     run_dir: str | Path,
     *,
@@ -106,16 +126,8 @@ def health_check_run_dir(
     Reports go into the folder. Raises FileNotFoundError when it holds no rollouts file.
     """
     folder = Path(run_dir)
-    if rollout_file is not None:
-        paths = [folder / rollout_file]
-    elif (folder / "rollouts.jsonl").is_file():
-        paths = [folder / "rollouts.jsonl"]
-    elif folder.is_file():
-        paths, folder = [folder], folder.parent
-    else:
-        paths = find_rollouts_files(folder)
-    if not paths:
-        raise ConfigFileNotFoundError(f"`{folder}` holds neither `rollouts.jsonl` nor a shard `rollouts-<label>.jsonl`")
+    paths = files_to_check(folder, rollout_file)
+    folder = folder.parent if folder.is_file() else folder
     return run_health_checks(paths, output_dir=output_dir or folder, workers=workers, ignored_checks=ignored_checks)
 
 

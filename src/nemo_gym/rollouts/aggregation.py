@@ -29,7 +29,7 @@ from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
 from nemo_gym.rollouts.topology import AGENTS, Topology
-from nemo_gym.store.atomic import staged, write_atomic
+from nemo_gym.store.atomic import staged, write_atomic, writing
 from nemo_gym.store.jsonl import decode_line, read_lines
 from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.rollout_store import read_manifest
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 AGGREGATED_NAME = "aggregated.jsonl"
 _SHARD = "_ng_shard"
 _COMPUTED_HERE = "metrics are computed here, without the servers' own"
+_ELSEWHERE = "`--output FILE` (`output_jsonl_fpath`) names another place."
 
 
 @dataclass(slots=True)
@@ -86,10 +87,11 @@ async def aggregate_files(
     summary.notes.extend(f"`{pattern}` matches nothing" for pattern in _unmatched(config.input_glob))
     merge = _Merge(shards, summary, _without_results(config.input_glob), config)
     await asyncio.to_thread(merge.scan)
-    output.folder.mkdir(parents=True, exist_ok=True)
-    if config.merge_shards:
-        await asyncio.to_thread(merge.write, output.rollouts)
-        summary.merged_path = output.rollouts
+    with writing("the merged file", output.rollouts, instead=_ELSEWHERE):
+        output.folder.mkdir(parents=True, exist_ok=True)
+        if config.merge_shards:
+            await asyncio.to_thread(merge.write, output.rollouts)
+            summary.merged_path = output.rollouts
     groups = await asyncio.to_thread(merge.metric_rows)
     if groups:
         named = HEAD_SERVER in own_config if head_named is None else head_named
@@ -101,7 +103,8 @@ async def aggregate_files(
         summary.notes.extend(notes)
         merge.name_shards(summary.metrics)
         summary.metrics_path = output.aggregate_metrics
-        await asyncio.to_thread(write_atomic, output.aggregate_metrics, encode_pretty(summary.metrics))
+        with writing("the metrics", output.aggregate_metrics, instead=_ELSEWHERE):
+            await asyncio.to_thread(write_atomic, output.aggregate_metrics, encode_pretty(summary.metrics))
     if not config.disable_health_check:
         await _check_health(config, shards, output.folder, summary)
     return summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,10 +95,15 @@ async def collect_run(
     setup = _setup(config, topology, own_config, input_path=input_path, observer=observer, gym_version=gym_version)
     router = setup.router
     files = config.files
+    new = [place for place in (files.lock, *files.lock.parents) if not place.exists()]
     await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
-    with RunLock(files.lock):
+    with RunLock(files.lock) as lock:
         await asyncio.to_thread(files.drop_staged)
-        prepared = await _in_thread(setup, setup.prepare)
+        try:
+            prepared = await _in_thread(setup, setup.prepare)
+        except BaseException:
+            _leave_nothing(new, lock)
+            raise
         if prepared.manifest.kind == "eval":
             for directory in capture.capture_dirs:
                 run_id = prepared.manifest.run_id
@@ -115,8 +120,22 @@ async def collect_run(
         summary = RunSummary(files, tracker.status, collection.latencies, report, implementations)
         if config.retain_results_in_memory:
             summary.records = await asyncio.to_thread(saved_records, files)
-    check_outcome(config, tracker.status)
+    try:
+        check_outcome(config, tracker.status)
+    except RunFailedError:
+        if report.health is not None:
+            observer.note(report.health)
+        raise
     return summary
+
+
+def _leave_nothing(new: Sequence[Path], lock: RunLock) -> None:
+    """Remove the places that were made for a run of which nothing came: its lock, and folders that are empty."""
+    if lock.path in new:
+        lock.remove()
+    for folder in new:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -231,8 +231,8 @@ class RolloutExecutor:
             sidecar[keys.FAILED_AT] = time.time()
             sidecar[keys.ELAPSED_SECONDS] = seconds
             sidecar = {**failure.rollout, **sidecar}
-            # The calls made before it broke are where a reader of the failure looks first.
-            if failure.failure_class == AGENT_RUN_ERROR and self._evidence.concerns(sidecar):
+            # The calls made before it broke are where a reader of the failure looks first; what was not sent made none.
+            if failure.delivery != "not_sent" and self._evidence.concerns(sidecar):
                 await _finish(self._evidence.attach_to(row, sidecar, latency_ms=seconds * 1000))
         self._unrecorded.discard(id(row))
         self._log_failure(row, sidecar)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
+from nemo_gym.errors import ConfigError, ConfigFileNotFoundError, DataError, InputDataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode
 from nemo_gym.records.identity import is_materialized_row
@@ -232,7 +232,7 @@ class RowPreparer:
 
 
 def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject, bytes, int]]:
-    """Yield the rows of an input file, and text and line number of each; an unreadable line raises DataError.
+    """Yield the rows of an input file, and text and line number of each; an unreadable line raises InputDataError.
 
     Blank lines are skipped; lines beyond `limit` are not read, and a limit of 0 or None means all.
     """
@@ -244,6 +244,8 @@ def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject
             yield decode_line(line, path, hint=_ONE_ROW_PER_LINE), line.data, line.number
     except FileNotFoundError:
         raise ConfigFileNotFoundError(f"input file `{path}` does not exist") from None
+    except DataError as error:
+        raise InputDataError.of(error) from error
 
 
 def given_task_indices(path: str | Path, limit: int | None) -> Iterator[int]:

@@ -73,15 +73,23 @@ class ResumePlan:
         sent = {str(key): tries + (key in self.done or self.is_owed(key)) for key, tries in sorted(self.tries.items())}
         return {key: times for key, times in sent.items() if times > 1}
 
-    def text(self, expected: Inventory) -> str:
-        """Return the lines that say what a resume found."""
+    def text(self, expected: Inventory, *, max_attempts: int) -> str:
+        """Return the line that says what a resume found, and how what is out of attempts can be tried again."""
         owed = sum(1 for key in expected if self.is_owed(key))
         failed, final = _outside(self.attempts, self.done), _outside(self.terminal, self.done)
         spent = sum(key not in self.done and key not in self.terminal for key in self.exhausted)
         return (
             f"resuming: {len(expected)} rollouts, {len(self.done)} done, {failed} with earlier failures "
             f"({final} final, {spent} out of attempts), {owed} to run"
-        )
+        ) + (f"; {more_attempts_text(max_attempts)}" if spent else "")
+
+
+def more_attempts_text(max_attempts: int) -> str:
+    """Say what lets a resume try again what is out of attempts."""
+    return (
+        f"what is out of attempts is tried again when `{keys.MAX_ATTEMPTS_ENV}`, which is {max_attempts} here, is set "
+        "to more"
+    )
 
 
 def plan_resume(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING
-from nemo_gym.errors import DataError
+from nemo_gym.errors import InputDataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object
 from nemo_gym.records.failures import is_terminal_failure, observed_elapsed
@@ -192,11 +192,11 @@ def get_max_rollout_attempts() -> int:
 
 
 def loads_jsonl_line(raw: str | bytes, fpath: str | Path, line_no: int) -> JsonObject:
-    """Return the object on a line; raises DataError naming file and line."""
+    """Return the object on a line; raises InputDataError naming file and line."""
     try:
         return decode_object(raw)
     except ValueError as error:
-        raise DataError(f"not a JSON object: {error}", path=fpath, line=line_no) from error
+        raise InputDataError(f"not a JSON object: {error}", path=fpath, line=line_no) from error
 
 
 def _capture_dirs(servers: Mapping[str, Any], own: Mapping[str, Any], *, needed: bool) -> Sequence[Path]:

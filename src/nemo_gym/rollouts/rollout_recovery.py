@@ -94,9 +94,13 @@ def check_same_run(
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex."""
+    """Return the SHA-256 of a file's bytes, in hex. Raises OSError, which names the file."""
     with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            error.filename = error.filename or str(path)  # a failing read does not say of what
+            raise
 
 
 def _flat(prefix: str, value: Any, *, ignored: Callable[[str], bool]) -> Iterable[tuple[str, Any]]:

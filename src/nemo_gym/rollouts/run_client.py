@@ -101,13 +101,20 @@ class RunClient:
                 raw = await response.read()
                 status, headers = response.status, response.headers
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise FailedRunError(failure_of_exception(error, url)) from error
+            raise FailedRunError(
+                failure_of_exception(error, url, no_answer=f"no answer came within {timeout_s:g} s")
+            ) from error
         if status >= 400:
             raise FailedRunError(_status_failure(status, raw, url, headers))
         try:
             return decode(raw)
         except ValueError as error:
             raise FailedRunError(_unreadable_reply(status, raw, url, error)) from error
+
+    def _no_answer(self) -> str:
+        if self._timeout_s is None:
+            return "no answer came in time"
+        return f"no answer came within {self._timeout_s:g} s; `rollout_timeout_s` bounds how long a rollout may take"
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -120,7 +127,7 @@ class RunClient:
                 raw = await response.read()
                 status, headers = response.status, response.headers
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise FailedRunError(failure_of_exception(error, url)) from error
+            raise FailedRunError(failure_of_exception(error, url, no_answer=self._no_answer())) from error
         if status >= 400:
             raise FailedRunError(_status_failure(status, raw, url, headers))
         try:
@@ -129,8 +136,11 @@ class RunClient:
             raise FailedRunError(_unreadable_reply(status, raw, url, error)) from error
 
 
-def failure_of_exception(error: BaseException, url: str) -> RunFailure:
-    """Return what a transport error means: how the rollout failed, and whether the request can have arrived."""
+def failure_of_exception(error: BaseException, url: str, *, no_answer: str) -> RunFailure:
+    """Return what a transport error means: how the rollout failed, and whether the request can have arrived.
+
+    `no_answer` is what to say of a request that was sent and not answered in time.
+    """
     text = str(error) or repr(error)
     kind, delivery = TRANSPORT_PEER_DROP, "possibly_delivered"
     if _is_local_resource(error):
@@ -138,7 +148,7 @@ def failure_of_exception(error: BaseException, url: str) -> RunFailure:
     elif isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)):
         kind, delivery = TRANSPORT_UNREACHABLE, "not_sent"
     elif isinstance(error, TimeoutError):
-        kind = TRANSPORT_TIMEOUT
+        kind, text = TRANSPORT_TIMEOUT, no_answer
     return RunFailure(
         failure_class=AGENT_REQUEST_FAILED,
         kind=kind,

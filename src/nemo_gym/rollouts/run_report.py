@@ -85,6 +85,7 @@ async def report_run(
 
 async def _check_health(files: RunFiles, config: RolloutCollectionConfig, report: RunReport) -> None:
     from nemo_gym.health import (  # a run without reports does not need it
+        explain_failures,
         explain_gaps,
         explain_verdicts,
         format_health_report,
@@ -99,7 +100,8 @@ async def _check_health(files: RunFiles, config: RolloutCollectionConfig, report
     )
     try:
         result = await asyncio.to_thread(check)
-        report.health = "\n".join([format_health_report(result), *explain_verdicts(result), *explain_gaps(result)])
+        said = [*explain_failures([files.rollouts]), *explain_verdicts(result), *explain_gaps(result)]
+        report.health = "\n".join([format_health_report(result), *said])
         if any(path != files.rollouts for path in find_rollouts_files(files.folder)):
             # The usual names are those of the folder's last run; with several runs each keeps its own as well.
             for made, own in zip((result.summary_path, result.verdicts_path), files.health_reports(), strict=True):

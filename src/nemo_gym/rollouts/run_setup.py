@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nemo_gym.errors import ConfigError, GymError, ResumeRefusedError
+from nemo_gym.errors import ConfigError, DataError, GymError, InputDataError, ResumeRefusedError
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.manifest import Configuration, Materialized, RunManifest, Source, encode_manifest
@@ -101,6 +101,17 @@ class PreparationStoppedError(GymError):
     """The run was interrupted before anything of it was sent."""
 
 
+@contextlib.contextmanager
+def _unreadable_is_a_mistake() -> Iterator[None]:
+    """Turn what cannot be read into the caller's mistake: nothing was sent, and other files can be given."""
+    try:
+        yield
+    except InputDataError:
+        raise
+    except DataError as error:
+        raise InputDataError.of(error) from error
+
+
 class RunSetup:
     """Prepares one run; every method may block on files, none touches the network."""
 
@@ -131,8 +142,13 @@ class RunSetup:
     def prepare(self) -> PreparedRun:
         """Return the run: the saved one when resuming and there is one, else a fresh one.
 
-        Raises ResumeRefusedError, with nothing touched, when the saved one was made under other conditions.
+        Raises ResumeRefusedError, with nothing touched, when the saved one was made under other conditions, and
+        InputDataError for a file of it, or an input, that cannot be read.
         """
+        with _unreadable_is_a_mistake():
+            return self._prepared()
+
+    def _prepared(self) -> PreparedRun:
         if self._config.resume_from_cache:
             if self._files.materialized.exists():
                 return self._resumed()
@@ -144,6 +160,10 @@ class RunSetup:
 
         Saved results are not read: there may be very many.
         """
+        with _unreadable_is_a_mistake():
+            self._check()
+
+    def _check(self) -> None:
         if not (self._config.resume_from_cache and self._files.materialized.exists()):
             for _ in self._checked_rows(Inventory(), lambda _: None):
                 pass
@@ -248,7 +268,7 @@ class RunSetup:
             max_attempts=self._max_attempts,
             retry_terminal_timeouts=config.retry_terminal_timeouts,
         )
-        self._observer.note(plan.text(inventory))
+        self._observer.note(plan.text(inventory, max_attempts=self._max_attempts))
         executions = plan.executions()
         if executions != manifest.executions:
             manifest = msgspec.structs.replace(manifest, executions=executions)

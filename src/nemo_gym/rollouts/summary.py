@@ -21,7 +21,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
     status, files, report = summary.status, summary.files, summary.report
     lines = [outcome_line(status), *reward_lines(status)]
     if summary.latencies.quantile(0.5) is not None or summary.latencies.drained:
-        lines.append(summary.latencies.summary())
+        lines.append(times_line(status, summary.latencies.summary()))
     lines += metric_lines(report.metrics, summary.implementations)
     lines.append(f"rollouts: {files.rollouts}")
     if report.metrics_path is not None:
@@ -71,6 +71,17 @@ def outcome_line(status: RunStatus) -> str:
     return ", ".join(parts)
 
 
+def times_line(status: RunStatus, times: str) -> str:
+    """Return how long rollouts took, saying which: those of a resumed run that an earlier one saved are not among them.
+
+    `times` is the text of the tracker that saw the others.
+    """
+    restored = status.counts.restored
+    if not restored:
+        return times
+    return f"of the {status.counts.succeeded + status.counts.failed - restored} rollouts run after the resume: {times}"
+
+
 def reward_lines(status: RunStatus) -> list[str]:
     """Return what to know about results without a reward, nothing when each has one: no mean is made of them."""
     scored = status.counts.succeeded - status.counts.masked
@@ -105,7 +116,7 @@ def metric_lines(entries: list[JsonObject], implementations: Mapping[str, str] |
 
 
 def missing_lines(status: RunStatus, sidecar: str, imputed: int) -> list[str]:
-    """Return what is missing and why, nothing when everything is there."""
+    """Return how many rollouts have no result and why, nothing when all have one."""
     counts = status.counts
     missing = counts.expected - counts.succeeded
     if missing <= 0:
@@ -113,7 +124,9 @@ def missing_lines(status: RunStatus, sidecar: str, imputed: int) -> list[str]:
     parts = [f"{kind} {count}" for kind, count in sorted(status.failures.items())]
     parts += [f"{counts.omitted} withdrawn or not started"] if counts.omitted else []
     reasons = f": {', '.join(parts)}" if parts else ""
-    lines = [f"missing {missing} of {counts.expected}{reasons}" + (f"; see {sidecar}" if status.failures else "")]
+    lines = [
+        f"without a result: {missing} of {counts.expected}{reasons}" + (f"; see {sidecar}" if status.failures else "")
+    ]
     if imputed:
         lines.append(f"metrics count {imputed} of them as reward 0")
     return lines

@@ -8,10 +8,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from nemo_gym.config import component_search_roots
+from nemo_gym.config.sources import read_yaml
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError, DataError
 from nemo_gym.records import codec, keys
 
@@ -27,8 +27,8 @@ class PromptConfig(BaseModel):
 def load_prompt_config(path: str) -> PromptConfig:
     """Return the prompt in a YAML file, read once per path.
 
-    A relative path is searched below the component roots. Raises `ConfigFileNotFoundError` (a FileNotFoundError), or
-    pydantic's ValidationError when `user` is missing.
+    A relative path is searched below the component roots. Raises `ConfigFileNotFoundError` (a FileNotFoundError),
+    `ConfigError` for what is no YAML, or pydantic's ValidationError when `user` is missing.
     """
     wanted = Path(path)
     roots = [Path(root) for root in component_search_roots()]
@@ -37,7 +37,7 @@ def load_prompt_config(path: str) -> PromptConfig:
     if found is None:
         listed = ", ".join(f"`{candidate}`" for candidate in candidates)
         raise ConfigFileNotFoundError(f"prompt file `{path}` was not found; looked at {listed}")
-    return PromptConfig.model_validate(OmegaConf.to_container(OmegaConf.load(found), resolve=False))
+    return PromptConfig.model_validate(read_yaml(found))
 
 
 class _PlainNames(Formatter):

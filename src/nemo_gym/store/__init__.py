@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_gym.store.atomic import staged, sync_folder, write_atomic
+from nemo_gym.store.atomic import staged, sync_folder, write_atomic, writing
 from nemo_gym.store.jsonl import Line, LineAppender, decode_line, lines_of, read_lines, read_objects, repair_tail
 from nemo_gym.store.key_set import Inventory, RolloutKeySet
 from nemo_gym.store.lock import RunLock, RunLockedError
@@ -52,4 +52,5 @@ __all__ = [
     "staged",
     "sync_folder",
     "write_atomic",
+    "writing",
 ]

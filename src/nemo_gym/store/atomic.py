@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from nemo_gym.errors import ConfigError
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None:
@@ -30,12 +35,40 @@ def staged(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
+    except BaseException as error:
+        if isinstance(error, OSError):
+            _name(error, path, temporary)
+        with suppress(OSError):
             temporary.unlink()
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def _name(error: OSError, path: Path, temporary: Path) -> None:
+    """Let an error name the file that was to be written: its temporary name says nothing to anybody."""
+    if error.filename == str(temporary) or (error.filename is None and error.errno in _NO_ROOM):
+        error.filename = str(path)
+        if error.filename2 is not None:
+            error.filename2 = None
+
+
+@contextmanager
+def writing(what: str, *paths: str | Path, instead: str) -> Iterator[None]:
+    """Raise ConfigError for an OSError about one of `paths`, or a folder of theirs: what was to be written, where, why.
+
+    `instead` is a sentence about what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        places = {place for path in map(Path, paths) for place in (path, *path.parents)}
+        if error.filename is None or Path(os.fsdecode(error.filename)) not in places:
+            raise
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(
+            f"{what} cannot be written: `{error.filename}`: {reason[:1].lower()}{reason[1:]}. {instead}"
+        ) from error
 
 
 def sync_folder(folder: str | Path) -> None:

@@ -30,7 +30,11 @@ class Line(NamedTuple):
 def read_lines(path: str | Path) -> Iterator[Line]:
     """Yield the non-blank lines of a file in bounded memory; a missing file raises FileNotFoundError."""
     with Path(path).open("rb", buffering=1 << 20) as file:
-        yield from lines_of(file)
+        try:
+            yield from lines_of(file)
+        except OSError as error:
+            error.filename = error.filename or str(path)  # a failing read does not say of what
+            raise
 
 
 def lines_of(file: BinaryIO) -> Iterator[Line]:

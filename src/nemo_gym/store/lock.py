@@ -24,6 +24,16 @@ class RunLock:
 
     def acquire(self) -> None:
         """Take the lock; raises RunLockedError when someone else holds it."""
+        while True:
+            fd = self._locked()
+            if _is_at(fd, self.path):
+                break
+            os.close(fd)  # its holder removed it between our two steps
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._fd = fd
+
+    def _locked(self) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,9 +48,12 @@ class RunLock:
         except OSError:
             os.close(fd)
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        self._fd = fd
+        return fd
+
+    def remove(self) -> None:
+        """Remove the file of a lock that is held; it is given back as ever."""
+        if self._fd >= 0:
+            self.path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Give the lock back; idempotent."""
@@ -58,3 +71,10 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Return whether an open file is the one that has the name."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), path.stat())
+    return False

@@ -79,7 +79,11 @@ class RunFiles:
     @property
     def prepared_folder(self) -> Path:
         """Where a serving run puts the rows it made from declared datasets."""
-        return self.folder / self.stem / "preprocessed_datasets"
+        beside = self.folder / self.stem
+        # An output without an ending has that very name, or a file has it that is none of this run.
+        if beside == self.rollouts or beside.is_file():
+            return self.folder / f"{self.stem}_preprocessed_datasets"
+        return beside / "preprocessed_datasets"
 
     def health_reports(self) -> tuple[Path, Path]:
         """Return the run's own health reports, beside those of its folder, which the next run there replaces."""
