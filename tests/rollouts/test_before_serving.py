@@ -64,7 +64,7 @@ def test_rows_that_cannot_run_are_named_before_anything_starts(
         ("- a", "prompt.yaml` holds no mapping"),
         ("system: x", "is no prompt: `user`: Field required"),
         ("user: [1]", "is no prompt: `user`: Input should be a valid string"),
-        ("user: '{x}'", "row 0: `prompt_config=prompt.yaml` cannot be filled in: the prompt names 'x'"),
+        ("user: '{x}'", "in.jsonl` line 1: `prompt_config=prompt.yaml` cannot be filled in: the prompt names 'x'"),
         ("user: '{q.real}'", "must be a plain field name"),
         ("user: '}'", "cannot be filled in: Single '}'"),
         ("user: '{params:>3}'", "cannot be filled in: unsupported format string"),

@@ -17,6 +17,7 @@ import pytest
 
 from nemo_gym.cli import main
 from nemo_gym.errors import ConfigFileNotFoundError
+from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import RunStatus, encode_status
 from nemo_gym.rollouts import RolloutCollectionHelper, read_run_status
 from nemo_gym.rollouts.run_progress import STALE_AFTER_S, read_progress
@@ -449,7 +450,8 @@ def test_profile_shows_the_tasks_with_the_lowest_rewards_first_and_how_many_more
 def test_profile_refuses_missing_rollouts_unless_they_are_allowed(servers, gym, rows_file, tmp_path):
     gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/r.jsonl", "--num-repeats", "2", gym.head)
     path = tmp_path / "run" / "r.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    lines = sorted(path.read_bytes().splitlines(keepends=True), key=lambda line: rollout_key(json.loads(line)))
+    path.write_bytes(b"".join(lines[:-1]))
     code, out, err = gym("eval", "profile", "--rollouts", "run/r.jsonl")
     assert (code, out) == (2, ""), err
     assert "`--allow-partial`" in err

@@ -9,26 +9,25 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
-import orjson
 
+from nemo_gym.capture.answers import SHAPE_FAULTS, Answer, answer_to, check_bodies
+from nemo_gym.capture.encoded_call import encoded_call
 from nemo_gym.capture.store import CaptureStore, decode_exchange, is_call, is_utf8
 from nemo_gym.dialects.finish import finish_reason_of, model_of, response_id_of, response_status_of
 from nemo_gym.dialects.names import DIALECTS, Dialect
 from nemo_gym.dialects.reasoning import reasoning_of
 from nemo_gym.dialects.tool_calls import tool_calls_of
 from nemo_gym.dialects.usage import TokenCounts, token_counts, usage_of
-from nemo_gym.records.codec import Encoded, JsonObject
 from nemo_gym.records.evidence import Finite, ModelServerRef
 from nemo_gym.records.model_calls import SUMMED_FIELDS, ModelCallRecord
 
 T = TypeVar("T")
 _summed_fields = operator.attrgetter(*SUMMED_FIELDS)
 _UNKNOWN_TOKENS = TokenCounts()
-_SHAPE_FAULTS = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 
 
 def build_model_call_record(exchange: Mapping[str, Any], *, call_index: int) -> ModelCallRecord:
@@ -36,7 +35,7 @@ def build_model_call_record(exchange: Mapping[str, Any], *, call_index: int) -> 
     try:
         stated = msgspec.convert(exchange, _Stated, strict=True)
         return _record_of(stated, _answer_of(stated), call_index)
-    except (msgspec.ValidationError, *_SHAPE_FAULTS):  # now value by value, to keep the others and name the bad ones
+    except (msgspec.ValidationError, *SHAPE_FAULTS):  # now value by value, to keep the others and name the bad ones
         line = _Line(exchange)
         stated = line.stated()
         answer = line.answer(stated)
@@ -80,8 +79,8 @@ def _records_with_encoded_bodies(data: bytes) -> tuple[list[ModelCallRecord], in
         line = view[start:end]
         start = end
         try:
-            record: ModelCallRecord | None = _record_with_encoded_bodies(line, index, ascii_only)
-        except (msgspec.DecodeError, *_SHAPE_FAULTS):
+            record: ModelCallRecord | None = encoded_call(line, index, ascii_only)
+        except (msgspec.DecodeError, *SHAPE_FAULTS):
             text = bytes(line)
             if text.isspace():
                 continue
@@ -105,26 +104,9 @@ def _record_of_line(line: bytes, call_index: int) -> ModelCallRecord | None:
         stated = _decode_stated(line)
         _check_well_formed(stated.type, line)
         return _record_of(stated, _answer_of(stated), call_index)
-    except (msgspec.DecodeError, *_SHAPE_FAULTS):
+    except (msgspec.DecodeError, *SHAPE_FAULTS):
         exchange = decode_exchange(line)
         return build_model_call_record(exchange, call_index=call_index) if is_call(exchange) else None
-
-
-def _record_with_encoded_bodies(line: memoryview, call_index: int, ascii_only: bool) -> ModelCallRecord:
-    """Return the record of a well-formed line, the bodies as they are in it; raises for any other line."""
-    call = _decode_encoded(line)
-    if call.type != "call" or not (ascii_only or is_utf8(line)):
-        raise ValueError("not a well-formed call")
-    request, response = bytes(call.request), bytes(call.response)
-    # What nobody decodes may hold a number that is out of range. The fastest decoder is the cheapest check, and
-    # what it refuses without need (integers of hundreds of digits) is only read again, exactly.
-    asked, answered = orjson.loads(request), _decode_any(response)
-    _check_bodies(asked, answered, call.stream_error)
-    call.complete(_answer_to(asked, answered, call.dialect, call.usage))
-    call.call_index = call_index
-    call.request = None if asked is None else Encoded(request)  # type: ignore[assignment]
-    call.response = None if answered is None else Encoded(response)  # type: ignore[assignment]
-    return call
 
 
 def _check_well_formed(kind: object, line: bytes) -> None:
@@ -133,14 +115,8 @@ def _check_well_formed(kind: object, line: bytes) -> None:
         raise ValueError("not a well-formed call")
 
 
-def _check_bodies(*bodies: object) -> None:
-    for body in bodies:
-        if type(body) not in _OBJECT_OR_NULL:
-            raise ValueError("a body is an object")
-
-
-def _record_of(stated: _Stated, answer: _Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
-    _check_bodies(stated.request, stated.response, stated.stream_error)
+def _record_of(stated: _Stated, answer: Answer, call_index: int, problems: list[str] | None = None) -> ModelCallRecord:
+    check_bodies(stated.request, stated.response, stated.stream_error)
     tokens = answer.tokens
     return ModelCallRecord(
         call_index=call_index,
@@ -252,86 +228,11 @@ class _Stated(msgspec.Struct, kw_only=True):
     usage: Any = msgspec.UNSET
 
 
-# What a record has and no line states; `complete` sets each, whatever a line has under these names.
-_DERIVED = (
-    "call_index",
-    *("response_id", "model", "response_status", "finish_reason", "tool_calls", "reasoning_content", "problems"),
-    *TokenCounts.__struct_fields__,
-)
-
-
-class _EncodedCall(
-    ModelCallRecord, kw_only=True, rename={"latency_total_ms": "latency_ms"} | {name: f"{name}?" for name in _DERIVED}
-):
-    """A line decoded straight into a record, the bodies as they are in it; this is done for every call of a run."""
-
-    type: Any = "call"
-    usage: Any = msgspec.UNSET
-    call_index: int = 0
-    dialect: Dialect | None = None
-    started_at: Finite | None = None
-    completed_at: Finite | None = None
-    request: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
-    response: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
-    latency_total_ms: Finite | None = None
-    latency_ttft_ms: Finite | None = None
-    latency_first_content_ms: Finite | None = None
-    stream_error: Any = None
-
-    def complete(self, answer: _Answer) -> None:
-        """Take what the answer says."""
-        tokens = answer.tokens
-        self.response_id, self.model, self.response_status = answer.response_id, answer.model, answer.status
-        self.finish_reason, self.tool_calls = answer.finish_reason, answer.tool_calls
-        self.reasoning_content, self.problems = answer.reasoning, None
-        self.tokens_in, self.tokens_out = tokens.tokens_in, tokens.tokens_out
-        self.tokens_reasoning, self.tokens_total = tokens.tokens_reasoning, tokens.tokens_total
-        self.cached_tokens, self.cache_creation_tokens = tokens.cached_tokens, tokens.cache_creation_tokens
-        self.cache_hit = tokens.cache_hit
-
-    def model_dump(
-        self, *, exclude: Collection[str] = (), exclude_none: bool = False, include_payloads: bool = True
-    ) -> dict[str, Any]:
-        """Return what a plain record would."""
-        own = (*exclude, "type", "usage")
-        return super().model_dump(exclude=own, exclude_none=exclude_none, include_payloads=include_payloads)
-
-
 _decode_stated = msgspec.json.Decoder(_Stated).decode
-_decode_encoded = msgspec.json.Decoder(_EncodedCall).decode
-_decode_any = msgspec.json.Decoder().decode
-_OBJECT_OR_NULL = frozenset({dict, type(None)})
 
 
-class _Answer(NamedTuple):
-    """What a call's answer says."""
-
-    tokens: TokenCounts
-    response_id: str | None
-    model: str | None
-    status: str | None
-    finish_reason: str | None
-    tool_calls: list[JsonObject]
-    reasoning: str | None
-
-
-def _answer_of(stated: _Stated) -> _Answer:
-    return _answer_to(stated.request, stated.response, stated.dialect, stated.usage)
-
-
-def _answer_to(request: object, response: object, dialect: Dialect | None, usage: object) -> _Answer:
-    """Return what the answer says; raises one of `_SHAPE_FAULTS` when it has an impossible shape."""
-    return _Answer(
-        # What the answer says; else what the server knew, although the answer could not say it. Null says that nothing
-        # was counted, and that numbers in the answer only fill its shape.
-        token_counts(None if usage is None else usage_of(response) or usage, dialect),
-        response_id_of(response),
-        model_of(response, request),
-        response_status_of(response),
-        finish_reason_of(response),
-        tool_calls_of(response, dialect),
-        reasoning_of(response, dialect),
-    )
+def _answer_of(stated: _Stated) -> Answer:
+    return answer_to(stated.request, stated.response, stated.dialect, stated.usage)
 
 
 class _Line:
@@ -370,12 +271,12 @@ class _Line:
             stream_error=self.value("stream_error", dict),
         )
 
-    def answer(self, stated: _Stated) -> _Answer:
+    def answer(self, stated: _Stated) -> Answer:
         """Return what can be read of the answer."""
         request, response, dialect = stated.request, stated.response, stated.dialect
         said = self.exchange.get("usage", msgspec.UNSET)
         counted = None if said is None else self.derived("response", lambda: usage_of(response), None) or said
-        return _Answer(
+        return Answer(
             self.derived("usage", lambda: token_counts(counted, dialect), _UNKNOWN_TOKENS),
             self.derived("response", lambda: response_id_of(response), None),
             self.derived("response", lambda: model_of(response, request), None),
@@ -427,14 +328,14 @@ class _Line:
             return None
         try:
             return msgspec.convert({key: found[key] for key in ("type", "name")}, ModelServerRef)
-        except (msgspec.ValidationError, *_SHAPE_FAULTS):
+        except (msgspec.ValidationError, *SHAPE_FAULTS):
             self._note("model_ref")
             return None
 
     def derived(self, key: str, make: Callable[[], T], otherwise: T) -> T:
         try:
             return make()
-        except _SHAPE_FAULTS:
+        except SHAPE_FAULTS:
             self._note(key)
             return otherwise
 
