@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What is compiled once is what makes the next process start fast, and a test run starts hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Tests wait for the processes that they start: one worker more than processors, at most four.
+TEST_WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
+
 .PHONY: quickstart test check format docs bench install install-dev clean
 
 quickstart: install
@@ -31,7 +34,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 test: install-dev
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal
 
 check: install-dev
 	$(BIN)/ruff check .

@@ -525,13 +525,13 @@ def test_serving_runs_the_example_rows_of_the_environment_and_resumes_on_other_p
     assert "declared:" in err
 
 
-@pytest.mark.parametrize("output", ["runs/plain", "runs/.hidden", "runs/with.ending", "plain"])
+@pytest.mark.parametrize("output", ["runs/.hidden", "plain"])
 def test_an_output_of_any_name_takes_declared_rows_and_given_ones(gym, tmp_path, read_rows, output):
     words = [
         "eval", "run", "--resources-server", "example_single_tool_call", "--model-type", "scripted_model",
         "--limit", "1", "-o", output,
     ]  # fmt: skip
-    for more in ([], ["--resume"], []):
+    for more in ([], ["--resume"]):
         code, _, err = gym(*words, *more)
         assert code == 0, err
     prepared = RunFiles(tmp_path / output).prepared_folder / "example.jsonl"
