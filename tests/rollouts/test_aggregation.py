@@ -66,6 +66,23 @@ async def test_shards_with_equal_indices_count_once_each_and_derived_files_not_a
     assert {group["sample"]["agent_ref"]["name"] for group in entry["group_level_metrics"]} == {"agent_a"}
 
 
+@pytest.mark.parametrize("kept", ["copied beside", "moved", "without its inputs"])
+async def test_a_file_without_its_manifest_is_of_the_run_that_its_records_name(servers, make_rows, run_folder, kept):
+    await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
+    for end in ("", "_materialized_inputs"):
+        shutil.copy(run_folder / f"rollouts-s7{end}.jsonl", run_folder / f"rollouts-copy{end}.jsonl")
+    if kept != "copied beside":
+        for path in run_folder.glob("rollouts-s7*"):
+            path.unlink()
+    if kept == "without its inputs":
+        (run_folder / "rollouts-copy_materialized_inputs.jsonl").unlink()
+    summary = await aggregate_files(config(), own_config=servers.own_config)
+    assert summary.records == 4
+    assert summary.duplicates == (2 if kept == "copied beside" else 0)
+    denominators = summary.denominators
+    assert (denominators.expected, denominators.scored, denominators.missing) == (4, 4, 0)
+
+
 async def test_whatever_else_lies_in_the_folder_counts_for_nothing(servers, make_rows, run_folder):
     await record_shards(servers, make_rows, run_folder, ["s7", "s8"])
     row = {"_ng_task_index": 9, "_ng_rollout_index": 9, "agent_ref": {"name": "agent_a"}, "reward": 9}

@@ -7,6 +7,7 @@ of a training run do, the metric input gets task indices of its own for each run
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import glob
 import logging
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.config.names import HEAD_SERVER
-from nemo_gym.errors import ConfigError, GymError, HeadServerUnreachableError, RemoteError
+from nemo_gym.errors import ConfigError, DataError, GymError, HeadServerUnreachableError, RemoteError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
@@ -30,7 +31,7 @@ from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
 from nemo_gym.rollouts.topology import AGENTS, Topology
 from nemo_gym.store.atomic import staged, write_atomic, writing
-from nemo_gym.store.jsonl import decode_line, read_lines
+from nemo_gym.store.jsonl import decode_line, read_lines, read_objects
 from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.rollout_store import read_manifest
 from nemo_gym.store.row_index import Place, RowIndex
@@ -340,8 +341,14 @@ async def _check_health(
 
 
 def _run_of(path: Path) -> str:
+    """Return the run that a file is of: its manifest's, else the one that its first record names, else its name."""
     manifest = read_manifest(RunFiles(path))
-    return path.name if manifest is None else manifest.run_id
+    if manifest is not None:
+        return manifest.run_id
+    named: object = None
+    with contextlib.suppress(FileNotFoundError, DataError):  # what cannot be read is told where all of it is read
+        named = next(read_objects(path), {}).get(keys.RUN_ID)
+    return named if isinstance(named, str) and named else path.name
 
 
 def _server_of(record: Mapping[str, Any]) -> str:
