@@ -149,7 +149,7 @@ def test_1_3_4_5_the_printed_snippet_records_and_the_printed_command_resumes_wha
     servers.received.clear()
     code, out, err = gym(RESUME)
     assert code == 1, "a rollout failed again"
-    assert [(row["_ng_rollout_id"], row["_ng_attempt_index"]) for row in servers.received] == [
+    assert sorted((row["_ng_rollout_id"], row["_ng_attempt_index"]) for row in servers.received) == [
         (f"{run_id}-1-0", 1),
         (f"{run_id}-2-0", 1),
     ]
