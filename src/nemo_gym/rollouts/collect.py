@@ -261,7 +261,10 @@ class EvalCollection:
             typed_failures=False,
             recorder=self._recorder,
             record_omitted=config.record_omitted_rollouts,
-            semaphore=None if concurrency is None else asyncio.Semaphore(concurrency),
+            # Where no more rows are resident than may run, nothing has to wait for a place.
+            semaphore=(
+                None if concurrency is None or self._max_resident() <= concurrency else asyncio.Semaphore(concurrency)
+            ),
             budget=DispatchBudget(config.dispatch_budget_s, margin=config.drain_margin_s, latencies=self.latencies),
             latencies=self.latencies,
             prior_failures=prepared.plan.prior_failures,
