@@ -166,7 +166,7 @@ def sum_model_calls(calls: Iterable[ModelCallRecord]) -> dict[str, Any]:
     counted = [_summed_fields(call) for call in calls]
     sums: dict[str, Any] = dict.fromkeys(SUMMED_FIELDS)
     for name, values in zip(SUMMED_FIELDS, zip(*counted, strict=True), strict=False):  # no values without a call
-        known = [value for value in values if value is not None]
+        known = [value for value in values if value is not None] if None in values else values
         if known:
             sums[name] = sum(known)
     sums["num_calls"] = len(counted)

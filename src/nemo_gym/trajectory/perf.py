@@ -48,12 +48,12 @@ def build_perf(
     num_turns = sum(turns_of[name] or calls_of[name] or 1 for name in names)
     perf: JsonObject = {
         "num_turns": num_turns,
-        "num_tool_calls": sum(tool.invocation_id in names for tool in trajectory.tool_calls),
+        "num_tool_calls": len([tool for tool in trajectory.tool_calls if tool.invocation_id in names]),
         "token_observability_coverage": min(1.0, len(owned) / num_turns),
     }
     stats = [trajectory.model_calls[position].token_stats for position in owned]
     for key, counts in zip(_TOKEN_TOTALS, zip(*map(_token_counts, stats), strict=True), strict=False):
-        known = [count for count in counts if count is not None]
+        known = [count for count in counts if count is not None] if None in counts else counts
         if known:
             perf[key] = sum(known)
     if _is_duration(rollout_latency_ms):

@@ -59,7 +59,9 @@ def build_perf_detail(
         detail["cached_share"] = share
     failures = {at: call for at, call in calls.items() if failed(call)}
     detail["failed_calls"] = _counted(failures.values())
-    if all(call.request is not None for call in failures.values()):
+    if not failures:  # the usual case
+        detail["retries"] = {"count": 0}
+    elif all(call.request is not None for call in failures.values()):
         detail["retries"] = _counted(_retries(calls, failures, owners))
     detail["tools"] = _tools(tools)
     return detail
