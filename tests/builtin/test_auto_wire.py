@@ -139,8 +139,9 @@ async def test_a_call_that_leaves_while_it_probes_stops_nobody(backend) -> None:
         leaver = asyncio.create_task(at_once(url, 1))
         await asked.wait()
         others = asyncio.create_task(at_once(url, 3))
-        while backend.missed[RESPONSES] < 4:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while backend.missed[RESPONSES] < 4:
+                await asyncio.sleep(0.01)
         leaver.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await leaver

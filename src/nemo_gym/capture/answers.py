@@ -31,17 +31,13 @@ class Answer(NamedTuple):
 
 def answer_to(request: object, response: object, dialect: Dialect | None, usage: object) -> Answer:
     """Return what the answer says; raises one of `SHAPE_FAULTS` when it has an impossible shape."""
-    # What the answer says; else what the server knew, although the answer could not say it. Null says that nothing
-    # was counted, and that numbers in the answer only fill its shape.
-    counts = token_counts(None if usage is None else usage_of(response) or usage, dialect)
-    if type(response) is not dict:
-        return Answer(counts, None, model_of(response, request), None, None, [], None)
-    response_id, model, status = response.get("id"), response.get("model"), response.get("status")
     return Answer(
-        counts,
-        response_id if type(response_id) is str else response_id_of(response),
-        model if type(model) is str else model_of(response, request),
-        status if type(status) is str else response_status_of(response),
+        # What the answer says; else what the server knew, although the answer could not say it. Null says that nothing
+        # was counted, and that numbers in the answer only fill its shape.
+        token_counts(None if usage is None else usage_of(response) or usage, dialect),
+        response_id_of(response),
+        model_of(response, request),
+        response_status_of(response),
         finish_reason_of(response),
         tool_calls_of(response, dialect),
         reasoning_of(response, dialect),

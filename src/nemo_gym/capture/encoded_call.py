@@ -75,12 +75,8 @@ class _EncodedCall(
         self, *, exclude: Collection[str] = (), exclude_none: bool = False, include_payloads: bool = True
     ) -> dict[str, Any]:
         """Return what a plain record would."""
-        if exclude or exclude_none or not include_payloads or self.model_ref is not None:
-            own = (*exclude, "type", "usage")
-            return super().model_dump(exclude=own, exclude_none=exclude_none, include_payloads=include_payloads)
-        dump: dict[str, Any] = msgspec.structs.asdict(self)
-        del dump["type"], dump["usage"]
-        return dump
+        own = (*exclude, "type", "usage")
+        return super().model_dump(exclude=own, exclude_none=exclude_none, include_payloads=include_payloads)
 
 
 _decode_encoded = msgspec.json.Decoder(_EncodedCall).decode

@@ -70,7 +70,7 @@ def read_available_model_call_records(
 
 
 def _records_with_encoded_bodies(data: bytes) -> tuple[list[ModelCallRecord], int]:
-    """Read the lines where they are: copying them would cost a run's collector a tenth of its memory traffic."""
+    """Read the lines where they lie, without a copy of each: a rollout has hundreds of kilobytes of them."""
     view, ascii_only = memoryview(data), data.isascii()
     records: list[ModelCallRecord] = []
     invalid = index = start = 0
