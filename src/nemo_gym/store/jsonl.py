@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from nemo_gym.errors import DataError
 from nemo_gym.records.codec import JsonObject, decode_object
 from nemo_gym.store.loop_sync import LoopSync
+from nemo_gym.store.page_cache import WrittenPages
 
 _TAIL_BLOCK = 1 << 20
 
@@ -134,6 +135,7 @@ class LineAppender:
         self.path = Path(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_TRUNC if truncate else 0)
         self._fd = os.open(self.path, flags, 0o666)
+        self._pages = WrittenPages(self._fd)
         self._appended = 0
         self._synced = 0
 
@@ -165,9 +167,10 @@ class LineAppender:
 
     async def sync_by(self, syncs: LoopSync) -> None:
         """Do the same without holding up the loop."""
-        mark = self._appended
+        mark, end = self._appended, os.fstat(self._fd).st_size
         await syncs.sync(self._fd)
         self._synced = max(self._synced, mark)
+        self._pages.durable_until(end)
 
     def close(self) -> None:
         """Sync and close; idempotent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -101,8 +100,9 @@ class RunFiles:
 
     def drop_staged(self) -> None:
         """Remove what a killed process left of a file that it was replacing. For who holds the lock."""
-        for path in self.derived():
-            for left in self.folder.glob(f".{glob.escape(path.name)}.*.tmp"):
+        starts = tuple(f".{path.name}." for path in self.derived())
+        for left in self.folder.iterdir():
+            if left.name.startswith(starts) and left.name.endswith(".tmp"):
                 left.unlink(missing_ok=True)
 
     def derived(self) -> tuple[Path, ...]:
