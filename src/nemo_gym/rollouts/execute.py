@@ -102,17 +102,17 @@ class RolloutExecutor:
         Cancelling leaves an omitted row when those are asked for.
         """
         target = self._router.target(row)
-        if self._semaphore is None:
-            return await self._tries(row, target)
-        try:
-            await self._semaphore.acquire()
-        except asyncio.CancelledError:
-            self.never_started(row)
-            raise
+        if self._semaphore is not None:
+            try:
+                await self._semaphore.acquire()
+            except asyncio.CancelledError:
+                self.never_started(row)
+                raise
         try:
             return await self._tries(row, target)
         finally:
-            self._semaphore.release()
+            if self._semaphore is not None:
+                self._semaphore.release()
 
     async def _tries(self, row: JsonObject, target: Target) -> Outcome:
         """Run the row, and again as often as retries allow."""
