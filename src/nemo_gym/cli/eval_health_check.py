@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.output import note, print_json, show
 from nemo_gym.errors import ConfigFileNotFoundError, UsageError
 
 UNHEALTHY_EXIT_CODE = 4
@@ -79,5 +79,5 @@ def command(
             note(line)
     else:
         lines = [format_health_report(result), *failures, *explain_verdicts(result), *explain_gaps(result)]
-        print("\n".join(lines), flush=True)
+        show("\n".join(lines))
     return UNHEALTHY_EXIT_CODE if should_fail(result, fail_on) else 0

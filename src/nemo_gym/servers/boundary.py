@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.capture.shared_timer import SharedTimer
+from nemo_gym.errors import GymError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.refused_body import refused_body_text
 from nemo_gym.records.server_failure import failed_server, failure_text
@@ -50,7 +51,7 @@ def describe(error: BaseException) -> str:
         if error.status == 422 and error.request_info.real_url.path.endswith(_TAKES_THE_ROW):
             shown += " (the row may be one of another environment)"
         return failure_text(error.headers, f"`{error.request_info.real_url}`", error.status, shown)
-    return repr(error)
+    return str(error) if isinstance(error, GymError) else repr(error)
 
 
 def _told(error: BaseException) -> BaseException:

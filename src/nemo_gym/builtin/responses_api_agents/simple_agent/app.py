@@ -158,9 +158,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 cookies=session.resources_cookies,
                 evidence=lambda: self._evidence({}, row, result),
             )
-        if isinstance(reply, dict):
-            reply = {**self._evidence(reply, row, result), **reply}
-        return reply
+        return {**self._evidence(reply, row, result), **reply}
 
     async def _converse(self, params: Mapping[str, Any], session: _Session, *, record_turns: bool) -> LoopResult:
         return await run_loop(
