@@ -93,7 +93,9 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "in.jsonl", "-o", "/dev/null"], 2, "no regular file"),
         (["-i", "in.jsonl", "-o", "bad.jsonl"], 2, "is no earlier run"),
         (["-i", "in.jsonl", "-o", "in.jsonl"], 2, "is the input"),
-        (["-i", "in.jsonl", "-o", "in.jsonl/r.jsonl"], 2, "cannot be used"),
+        (["-i", "in.jsonl", "-o", "in.jsonl/r.jsonl"], 2, "`in.jsonl` is a file, and a folder is needed there"),
+        (["-i", "in.jsonl", "-o", "in.jsonl/a/r.jsonl"], 2, "`in.jsonl` is a file, and a folder is needed there"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "0"], 2, "(`--concurrency`)"),
         (["-i", "in.jsonl", "-o", "x" * 300], 2, "too long"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--health-check-ignore", "no_such_check"], 2, "no health check"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "+capture_quiescence_timeout_s=5"], 2, "capture_quiescence_timeout_s"),
@@ -287,6 +289,8 @@ def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_f
     assert code == 0, err
     assert "6 rollouts" in out
     assert gym("eval", "aggregate", "+input_glob=none/*.jsonl")[0] == 2
+    code, _, err = gym("eval", "aggregate")
+    assert (code, "`--input-glob <value>`" in err, "--output" in err) == (2, True, False)
 
 
 def test_a_folder_with_its_inputs_and_a_merged_file_is_one_run_to_every_command(

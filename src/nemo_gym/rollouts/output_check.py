@@ -48,7 +48,16 @@ def check_output(output: str, *, input_path: Path | None = None, resume: bool = 
             )
         _check_writable(files, resumed=resumed)
     except OSError as error:
-        raise ConfigError(f"`{error.filename or output}` cannot be used: {error.strerror or error}") from error
+        raise ConfigError(_unusable(output, error)) from error
+
+
+def _unusable(output: str, error: OSError) -> str:
+    """Say why nothing can be written, by the name that stays: files that were only tried have others."""
+    if isinstance(error, (NotADirectoryError, FileExistsError)):
+        in_the_way = next((folder for folder in Path(output).parents if folder.is_file()), None)
+        if in_the_way is not None:
+            return f"`{output}` cannot be used: `{in_the_way}` is a file, and a folder is needed there"
+    return f"`{output}` cannot be used: {error.strerror or error}. Name another with `--output`"
 
 
 def check_place(files: RunFiles) -> None:
