@@ -20,6 +20,7 @@ from nemo_gym.config.overrides import parse_override
 from nemo_gym.errors import ConfigError, nearest_name
 from nemo_gym.records import codec
 from nemo_gym.store import staged
+from nemo_gym.store.atomic import is_written_through
 
 GENERATOR = "make_dataset.py"
 
@@ -76,7 +77,7 @@ def _check_place(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be written: `{error.filename}`: {_reason(error)}.") from error
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not is_written_through(path) and not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"`{path}` cannot be written: no permission in `{path.parent}`.")
 
 
