@@ -293,6 +293,30 @@ def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_f
     assert (code, "`--input-glob <value>`" in err, "--output" in err) == (2, True, False)
 
 
+@pytest.mark.parametrize("shards", ["run/rollouts-a.jsonl", "run/rollouts-*.jsonl"])
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("run/rollouts-b.jsonl", "holds the rollouts of a run"),
+        ("in.jsonl", "is no earlier merged file"),
+        ("run", "is a folder"),
+        ("pipe", "is no regular file"),
+    ],
+)
+def test_merging_replaces_only_what_merging_made(servers, gym, rows_file, tmp_path, shards, output, said):
+    """The output may be another run or one of the shards, by a slip: what was collected is nowhere else."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in "ab":
+        gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", f"run/rollouts-{name}.jsonl", gym.head)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, out, err = gym("eval", "aggregate", "-i", shards, "-o", output, gym.head)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    for _ in range(2):
+        assert gym("eval", "aggregate", "-i", shards, "-o", "run/all.jsonl", gym.head)[0] == 0
+
+
 def test_a_folder_with_its_inputs_and_a_merged_file_is_one_run_to_every_command(
     servers, rows_file, monkeypatch, capsys
 ):

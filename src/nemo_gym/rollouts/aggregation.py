@@ -26,6 +26,7 @@ from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
 from nemo_gym.rollouts.head import HeadAddress, fetch_config_async, head_address
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
+from nemo_gym.rollouts.output_check import check_merged_place
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
@@ -80,9 +81,12 @@ async def aggregate_files(
 
     `head_named`: somebody meant the head server of `own_config`, so that one which did not run these rollouts is an
     error; otherwise metrics are then computed here. Default: whether `own_config` has one. Raises ConfigError when the
-    glob names no file, DataError for a damaged line; a last line that is being written is skipped.
+    glob names no file or the output is no place for a merged file, DataError for a damaged line; a last line that is
+    being written is skipped.
     """
     output = RunFiles(config.output_jsonl_fpath)
+    if config.merge_shards:
+        check_merged_place(output)
     shards = matching_shards(config.input_glob, output.rollouts)
     summary = AggregationSummary(shards)
     summary.notes.extend(f"`{pattern}` matches nothing" for pattern in _unmatched(config.input_glob))

@@ -21,6 +21,7 @@ from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles
 
+_NAME_ANOTHER = "Name another file with `--output` (`output_jsonl_fpath`)"
 _MAX_STEM_BYTES = 190
 """So that every name made from it, while it is written and as a backup, fits into 255 bytes."""
 
@@ -67,6 +68,24 @@ def check_place(files: RunFiles) -> None:
         raise ConfigError(f"`{output}` is a folder; name a file in it, such as `{output / 'rollouts.jsonl'}`")
     if output.exists() and not output.is_file():
         raise ConfigError(f"`{output}` is no regular file; rollouts cannot be written there")
+
+
+def check_merged_place(files: RunFiles) -> None:
+    """Raise ConfigError unless a merged file may be written: where nothing is, or over an earlier merged file.
+
+    Rollouts that a run collected are nowhere else. What merging made has metrics beside it, and no inputs of its own.
+    """
+    check_place(files)
+    output = files.rollouts
+    if not output.exists() or output.stat().st_size == 0:
+        return
+    if is_earlier_run(files):
+        raise ConfigError(f"`{output}` holds the rollouts of a run, which merging would replace. {_NAME_ANOTHER}")
+    if not files.aggregate_metrics.is_file():
+        raise ConfigError(
+            f"`{output}` exists and is no earlier merged file: no `{files.aggregate_metrics.name}` is beside it. It "
+            f"was not touched. {_NAME_ANOTHER}"
+        )
 
 
 def check_earlier(files: RunFiles) -> None:
