@@ -317,6 +317,21 @@ def test_merging_replaces_only_what_merging_made(servers, gym, rows_file, tmp_pa
         assert gym("eval", "aggregate", "-i", shards, "-o", "run/all.jsonl", gym.head)[0] == 0
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a_materialized_inputs.jsonl", "a_manifest.json", "a_batch_status.json"])
+@pytest.mark.parametrize(
+    "words", [("dataset", "make", "ledger", "--size", "1", "-o"), ("eval", "health-check", "run", "--junit")]
+)
+def test_what_is_no_run_is_written_over_no_file_of_one(servers, gym, rows_file, tmp_path, words, name):
+    gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/a.jsonl", gym.head)
+    before = (tmp_path / "run" / name).read_bytes()
+    code, _, err = gym(*words, f"run/{name}")
+    assert code == 2, err
+    assert f"`run/{name}` is a file of the run `run/a.jsonl`, and was not touched" in err
+    assert (tmp_path / "run" / name).read_bytes() == before
+    for _ in range(2):
+        assert gym(*words, "run/other")[0] == 0
+
+
 def test_a_folder_with_its_inputs_and_a_merged_file_is_one_run_to_every_command(
     servers, rows_file, monkeypatch, capsys
 ):

@@ -52,7 +52,10 @@ def command(
         given[override.key] = override.value
     make_rows = _generator_of(name, search_dir or ())
     _check_settings(name, make_rows, given)
+    from nemo_gym.rollouts.output_check import check_no_run
+
     path = Path(output)
+    check_no_run(path)
     _check_place(path)
     count = 0
     try:

@@ -55,10 +55,13 @@ def command(
         normalize_ignored_checks,
         should_fail,
     )
+    from nemo_gym.rollouts.output_check import check_no_run
     from nemo_gym.store import staged, writing
 
     if not run_dir.exists():
         raise ConfigFileNotFoundError(f"there is no `{run_dir}`; give the folder of a run, or its rollouts file")
+    if junit is not None:
+        check_no_run(junit)
     if run_dir.is_file() and rollouts_file is None:
         run_dir, rollouts_file = run_dir.parent, run_dir.absolute()
     try:

@@ -19,7 +19,7 @@ from nemo_gym.records.status import decode_status
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
-from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles
+from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, rollouts_files
 
 _NAME_ANOTHER = "Name another file with `--output` (`output_jsonl_fpath`)"
 _MAX_STEM_BYTES = 190
@@ -86,6 +86,18 @@ def check_merged_place(files: RunFiles) -> None:
             f"`{output}` exists and is no earlier merged file: no `{files.aggregate_metrics.name}` is beside it. It "
             f"was not touched. {_NAME_ANOTHER}"
         )
+
+
+def check_no_run(path: Path) -> None:
+    """Raise ConfigError when a file of a run lies at `path`: for commands that write something else."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    for rollouts in rollouts_files([path, *path.parent.glob("*.jsonl")]):
+        files = RunFiles(rollouts)
+        if path in files.derived() and is_earlier_run(files):
+            raise ConfigError(
+                f"`{path}` is a file of the run `{files.rollouts}`, and was not touched. Name another file."
+            )
 
 
 def check_earlier(files: RunFiles) -> None:
