@@ -342,3 +342,25 @@ async def test_an_environment_beside_the_one_that_ran_gives_its_own_metrics_only
         "metrics of `gone` are computed here, without the server's own: what runs at "
         f"http://127.0.0.1:{servers.head_port} lacks it (it has `agent_a`)"
     )
+
+
+async def test_a_merged_file_replaces_an_earlier_one_and_nothing_else(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["a", "b"])
+    (run_folder / "notes.txt").write_text("mine\n")
+    (run_folder / "table.json").write_text('{"mine": 1}\n')
+    (run_folder / "rollouts-old.jsonl").write_text('{"_ng_task_index": 9, "_ng_rollout_index": 0, "reward": 1}\n')
+    before = {path: path.read_bytes() for path in run_folder.iterdir()}
+    for name in (
+        "rollouts-a.jsonl", "rollouts-b_failures.jsonl", "rollouts-b_materialized_inputs.jsonl", "notes.txt",
+        "table.json", "rollout_verdicts.jsonl", "quality_summary.json", "sub/",
+    ):  # fmt: skip
+        config = RolloutAggregationConfig(input_glob="run/rollouts-*.jsonl", output_jsonl_fpath=f"run/{name}")
+        with pytest.raises(ConfigError):
+            await aggregate_files(config, own_config=servers.own_config)
+    assert {path: path.read_bytes() for path in run_folder.iterdir()} == before
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-?.jsonl", output_jsonl_fpath="run/merged.jsonl", disable_health_check=True
+    )
+    for _ in range(2):
+        summary = await aggregate_files(config, own_config=servers.own_config)
+        assert summary.records == len((run_folder / "merged.jsonl").read_text().splitlines()) == 4

@@ -167,3 +167,28 @@ async def test_resuming_with_the_materialized_inputs_as_input_is_no_clash(collec
     await collect(files.rollouts, input_jsonl_fpath=str(files.materialized), resume_from_cache=True)
     with pytest.raises(ConfigError, match="is the input"):
         await collect(files.rollouts, input_jsonl_fpath=str(files.materialized))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rollout_verdicts.jsonl", "quality_summary.json", "r_failures.jsonl", "r_materialized_inputs.jsonl",
+        "r_manifest.json", "r_rollout_verdicts.jsonl", "r_quality_summary.json", "r_coverage", "out/", "~/r.jsonl",
+    ],
+)  # fmt: skip
+async def test_a_name_that_means_something_else_is_refused(servers, collect, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    before = tree(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(ConfigError):
+            await collect(name, resume_from_cache=resume)
+    assert tree(tmp_path) == before
+    assert servers.received == []
+
+
+async def test_a_run_that_was_set_aside_can_be_resumed_where_it_is(collect, tmp_path):
+    await collect(tmp_path / "r.jsonl")
+    await collect(tmp_path / "r.jsonl")
+    (kept,) = tmp_path.glob("r.bak-*[0-9].jsonl")
+    await collect(kept, resume_from_cache=True)
+    assert len(kept.read_text().splitlines()) == 1

@@ -19,7 +19,7 @@ from nemo_gym.records.status import decode_status
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
-from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles
+from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file
 
 _MAX_STEM_BYTES = 190
 """So that every name made from it, while it is written and as a backup, fits into 255 bytes."""
@@ -33,6 +33,7 @@ def check_output(output: str, *, input_path: Path | None = None, resume: bool = 
     """
     if not output.strip():
         raise ConfigError("the output needs a name: `--output FILE` (`output_jsonl_fpath`) is empty")
+    check_name(output)
     files = RunFiles(output)
     try:
         resumed = resume and files.materialized.exists()
@@ -49,6 +50,19 @@ def check_output(output: str, *, input_path: Path | None = None, resume: bool = 
         _check_writable(files, resumed=resumed)
     except OSError as error:
         raise ConfigError(f"`{error.filename or output}` cannot be used: {error.strerror or error}") from error
+
+
+def check_name(output: str) -> None:
+    """Raise ConfigError for a name that would be another file's, or that does not mean what it seems to."""
+    if output.endswith(os.sep):
+        raise ConfigError(f"`{output}` names a folder; name a file in it, such as `{output}rollouts.jsonl`")
+    if output.startswith("~"):
+        raise ConfigError(f"`{output}`: a leading `~` is not expanded here. Write the folder's whole path")
+    if names_another_file(output):
+        raise ConfigError(
+            f"`{output}` is named as a run's reports, failures and other files are: one would replace the other. "
+            "Name another output"
+        )
 
 
 def check_place(files: RunFiles) -> None:
