@@ -6,6 +6,7 @@ low-cardinality name, safe as a metric label. Neither decides retry: `_ng_failur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -27,7 +28,7 @@ ENVIRONMENT_SERVER_FAILED: Final = "environment_server_failed"
 JUDGE_INVALID: Final = "judge_invalid"
 
 MAX_TEXT = 2000
-"""Characters kept of a failure's reason, exception and response body."""
+"""Characters kept of a failure's reason and exception, the ellipsis included, and of a response body without it."""
 
 Delivery: TypeAlias = Literal["not_sent", "possibly_delivered", "delivered"]
 
@@ -193,10 +194,14 @@ def sidecar_fields(failure: RunFailure) -> JsonObject:
         keys.FAILURE_TYPE: failure.exception_type,
         keys.FAILURE_MESSAGE: failure.message,
         keys.FAILURE_HTTP_STATUS: failure.status,
-        keys.FAILURE_RESPONSE_BODY: None if failure.body is None else cut(failure.body),
+        keys.FAILURE_RESPONSE_BODY: None if failure.body is None else _body(failure.body),
         keys.FAILURE_KIND: failure.kind,
         keys.FAILURE_REASON: cut(failure.message),
     }
+
+
+def _body(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
 
 
 def cut(text: str, limit: int = MAX_TEXT) -> str:
@@ -208,7 +213,7 @@ def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: b
     """Return whether a sidecar row forbids another try of its rollout."""
     if retry_terminal_timeouts:
         label = record.get(keys.FAILURE_CLASS)
-        if label in _RETRIED_TIMEOUT_CLASSES:
+        if isinstance(label, str) and label in _RETRIED_TIMEOUT_CLASSES:  # an agent may answer anything
             return False
         if label == "skipped":
             return True
@@ -239,9 +244,9 @@ def observed_elapsed(record: Mapping[str, Any]) -> float | None:
     for value in (record.get(keys.ELAPSED_SECONDS), nested):
         try:
             seconds = float(value) if value is not None else 0.0
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
-        if seconds > 0:
+        if 0 < seconds < math.inf:
             return seconds
     return None
 

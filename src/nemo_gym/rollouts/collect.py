@@ -82,10 +82,6 @@ async def collect_run(
     `why_cancelled` then returns a reason.
     """
     observer = observer or LoggingObserver()
-    if config.health_check_ignored_checks:
-        from nemo_gym.health.registry import normalize_ignored_checks  # a run that ignores none does not need it
-
-        normalize_ignored_checks(config.health_check_ignored_checks)
     input_path = (resolve_input or _find_input)(config.input_jsonl_fpath)
     check_output(config.output_jsonl_fpath, input_path=input_path, resume=config.resume_from_cache)
     topology = Topology(await fetch_config_async(head_address(own_config)))
