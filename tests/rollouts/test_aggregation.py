@@ -262,6 +262,39 @@ async def test_a_shard_that_was_killed_before_its_first_result_counts_as_zero(se
     assert (summary.records, summary.imputed) == (2, 2)
 
 
+@pytest.mark.parametrize("index", [[1], {"a": 1}, "1", 1.5, -1, None])
+async def test_rows_of_odd_indices_count_each_once_also_where_runs_clash(servers, make_rows, run_folder, index):
+    await record_shards(servers, make_rows, run_folder, ["a", "b"])
+    odd = json.dumps(
+        {"_ng_task_index": index, "_ng_rollout_index": index, "reward": 1, "agent_ref": {"name": "agent_a"}}
+    )
+    for name in ("rollouts-a.jsonl", "rollouts-a_failures.jsonl"):
+        with (run_folder / name).open("a") as file:
+            file.write(odd + "\n")
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-*.jsonl", output_jsonl_fpath="merged/m.jsonl", disable_health_check=True,
+        count_failure_classes_as_zero=["agent_run_error"], count_missing_rollouts_as_zero=True,
+    )  # fmt: skip
+    summary = await aggregate_files(config, own_config={})
+    assert summary.records == 5
+    assert summary.imputed == 0
+
+
+@pytest.mark.parametrize("reward", [None, "1", "NaN", [1]])
+async def test_a_failure_without_a_number_for_its_reward_counts_as_zero(servers, make_rows, run_folder, reward):
+    await record_shards(servers, make_rows, run_folder, ["a"])
+    failed = {"_ng_failure_class": "judge_failed", "_ng_task_index": 7, "_ng_rollout_index": 0, "reward": reward}
+    (run_folder / "rollouts-a_failures.jsonl").write_text(json.dumps(failed) + "\n")
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-a.jsonl", output_jsonl_fpath="merged/m.jsonl", disable_health_check=True,
+        count_failure_classes_as_zero=["judge_failed"],
+    )  # fmt: skip
+    summary = await aggregate_files(config, own_config={})
+    assert summary.imputed == 1
+    [group] = [g for entry in summary.metrics for g in entry["group_level_metrics"] if g["_ng_task_index"] == 7]
+    assert group["mean/reward"] == 0.0
+
+
 async def test_a_glob_that_matches_nothing_beside_one_that_does_is_said(servers, make_rows, run_folder):
     await record_shards(servers, make_rows, run_folder, ["s7"])
     settings = config(merge_shards=False).model_copy(update={"input_glob": "run/rollouts-s7.jsonl, run/typo-*.jsonl,"})

@@ -23,6 +23,7 @@ from nemo_gym.records.failure_kinds import (
     is_registered,
 )
 from nemo_gym.records.identity import attempt_of, base_rollout_id
+from nemo_gym.records.rows import RolloutKey, rollout_key
 
 ENVIRONMENT_SERVER_FAILED: Final = "environment_server_failed"
 JUDGE_INVALID: Final = "judge_invalid"
@@ -256,15 +257,17 @@ def count_label(record: Mapping[str, Any]) -> str:
     return str(record.get(keys.FAILURE_KIND) or record.get(keys.FAILURE_CLASS) or "unknown")
 
 
-def latest_failures(rows: Iterable[JsonObject]) -> dict[tuple[Any, Any], JsonObject]:
-    """Return the newest sidecar row of each rollout, by (task, rollout).
+def latest_failures(rows: Iterable[JsonObject]) -> dict[RolloutKey, JsonObject]:
+    """Return the newest sidecar row of each rollout, by (task, rollout); rows without usable indices are of none.
 
     An interrupted try hides older failures of its rollout; a try that never started, and an error that ended the run,
     do not.
     """
-    latest: dict[tuple[Any, Any], JsonObject] = {}
+    latest: dict[RolloutKey, JsonObject] = {}
     for row in rows:
         if row.get(keys.UNROUTED_RUN_ERROR) or row.get(keys.DISPATCH_DRAINED):
             continue
-        latest[(row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX))] = row
+        key = rollout_key(row)
+        if key is not None:
+            latest[key] = row
     return latest

@@ -20,7 +20,7 @@ from typing import Any
 from nemo_gym.config.names import HEAD_SERVER
 from nemo_gym.errors import ConfigError, DataError, GymError, HeadServerUnreachableError, RemoteError
 from nemo_gym.records import keys
-from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
+from nemo_gym.records.codec import JsonObject, decode_object, encode, encode_pretty
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
@@ -198,7 +198,7 @@ class _Merge:
         self._of_server: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
         self._real = RealRows()
         self._clash = False
-        self._dense: dict[tuple[str, Any], int] = {}
+        self._dense: dict[tuple[str, bytes], int] = {}
         self._shard_of_dense: dict[int, str] = {}
 
     def scan(self) -> None:
@@ -288,7 +288,7 @@ class _Merge:
     def _reindexed(self, record: JsonObject, run_of_file: str, stem: str) -> JsonObject:
         if not self._clash:
             return record
-        key = (str(record.get(keys.RUN_ID) or run_of_file), record.get(keys.TASK_INDEX))
+        key = (str(record.get(keys.RUN_ID) or run_of_file), encode(record.get(keys.TASK_INDEX)))
         dense = self._dense.setdefault(key, len(self._dense))
         self._shard_of_dense[dense] = stem
         return {**record, keys.TASK_INDEX: dense}

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nemo_gym.errors import ConfigFileNotFoundError
+from nemo_gym.errors import ConfigFileNotFoundError, DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.failures import count_label, is_attempt
@@ -59,7 +59,8 @@ def read_run_status(path: str | Path) -> JsonObject | list[JsonObject]:
 def read_progress(path: Path, *, now: float | None = None) -> list[RunProgress]:
     """Return the progress of every run at `path`: a folder, a rollouts file, or a `*_batch_status.json`.
 
-    Raises ConfigFileNotFoundError when there is none, DataError when one is unreadable.
+    Saved progress that is unreadable counts as none, and its reason says so. Raises ConfigFileNotFoundError when there
+    is no run, DataError for an unreadable `*_batch_status.json` that was itself named, or unreadable rollouts.
     """
     now = time.time() if now is None else now
     runs = _runs_at(path)
@@ -68,7 +69,8 @@ def read_progress(path: Path, *, now: float | None = None) -> list[RunProgress]:
             f"no run found at `{path}`: there is no `rollouts*.jsonl`, and no file that has a manifest, materialized "
             "inputs or saved progress beside it"
         )
-    return [_progress_of(files, now) for files in runs]
+    itself = path.name.endswith(f"{STATUS}.json")
+    return [_progress_of(files, now, needs_saved=itself) for files in runs]
 
 
 def _runs_at(path: Path) -> list[RunFiles]:
@@ -97,10 +99,18 @@ def _output_of(status: Path) -> Path:
         return status.parent / f"{status.stem.removesuffix(STATUS)}.jsonl"
 
 
-def _progress_of(files: RunFiles, now: float) -> RunProgress:
-    status = read_status(files)
+def _progress_of(files: RunFiles, now: float, *, needs_saved: bool) -> RunProgress:
+    reason = None
+    try:
+        status = read_status(files)
+    except DataError as error:
+        if needs_saved:
+            raise
+        status, reason = None, str(error)
     if status is None:
-        return RunProgress(files.rollouts, derived_status(files), stale=False, derived=True)
+        counted = derived_status(files)
+        counted.reason = reason
+        return RunProgress(files.rollouts, counted, stale=False, derived=True)
     if not _is_stale(status, now):
         return RunProgress(files.rollouts, status, stale=False, derived=False)
     # What was saved last is older than what the files hold: its process ended without saying so.
