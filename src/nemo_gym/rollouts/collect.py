@@ -14,6 +14,7 @@ from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING
 from nemo_gym.config.roots import component_search_roots, find_file
 from nemo_gym.errors import RunFailedError
 from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.failures import is_attempt
 from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import RunStatus
 from nemo_gym.rollouts.batch_status import RunStatusTracker
@@ -40,6 +41,7 @@ from nemo_gym.rollouts.topology import AGENTS, Topology
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.lock import RunLock
+from nemo_gym.store.rollout_store import RolloutStore
 from nemo_gym.store.run_files import RunFiles
 
 # Without a limit of its own a run is limited by the connections to one host; this many more wait in memory.
@@ -354,6 +356,15 @@ def check_outcome(config: RolloutCollectionConfig, status: RunStatus) -> None:
 
 
 def saved_records(files: RunFiles) -> list[JsonObject]:
-    """Return every result and failure of a run, sorted by task and rollout."""
-    records = [record for path in (files.rollouts, files.failures) if path.exists() for record in read_objects(path)]
-    return sorted(records, key=lambda record: rollout_key(record) or (-1, -1))
+    """Return one record for each rollout that has an outcome, sorted by task and rollout.
+
+    That is its result, or its newest failure when it has none; earlier tries, and those without an outcome, are in the
+    sidecar only.
+    """
+    with RolloutStore(files.rollouts, read_only=True) as store:
+        found = {key: record for record in store.results() if (key := rollout_key(record)) is not None}
+        for record in store.latest_failures().values():
+            key = rollout_key(record)
+            if key is not None and is_attempt(record):
+                found.setdefault(key, record)
+    return [found[key] for key in sorted(found)]

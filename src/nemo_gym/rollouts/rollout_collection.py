@@ -157,6 +157,8 @@ class RolloutCollectionHelper(BaseModel):
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[JsonObject]:
         """Do a whole evaluation run and return its records, sorted by task and rollout, failures included.
 
+        There is one for each rollout: its result, or its newest failure when it has none.
+
         With `retain_results_in_memory=False` memory does not grow with the run, and the list is empty.
         """
         # The collector needs aggregation and health; a training framework that only dispatches does not load them.

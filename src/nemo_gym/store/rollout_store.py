@@ -163,7 +163,7 @@ def raw_outcomes_are_selected(output: str | Path) -> bool:
 
 
 def _objects(path: Path) -> Iterator[JsonObject]:
-    if path.exists():
+    if path.is_file():  # reading a pipe of such a name would never end
         yield from read_objects(path)
 
 
