@@ -334,3 +334,14 @@ def test_unreadable_progress_of_one_shard_hides_no_other(tmp_path, saved):
     assert read_progress(tmp_path / "rollouts-a.jsonl") == [first]
     with pytest.raises(DataError, match="not a run status"):
         read_progress(broken)
+
+
+@pytest.mark.parametrize("named", ["_failures.jsonl", "_materialized_inputs.jsonl", "_coverage.json"])
+def test_the_progress_of_a_file_beside_a_run_is_that_of_the_run(tmp_path, named):
+    row = '{"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_class": "x"}\n'
+    for name in ("rollouts-a.jsonl", "rollouts-a_failures.jsonl", "rollouts-a_materialized_inputs.jsonl"):
+        (tmp_path / name).write_text("" if name == "rollouts-a.jsonl" else row)
+    (tmp_path / "rollouts-a_coverage.json").write_text("{}\n")
+    [progress] = read_progress(tmp_path / f"rollouts-a{named}")
+    assert progress.path == tmp_path / "rollouts-a.jsonl"
+    assert (progress.status.counts.expected, progress.status.counts.failed) == (1, 1)
