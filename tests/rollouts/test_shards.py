@@ -258,6 +258,26 @@ async def test_a_record_that_cannot_be_written_is_never_returned(servers, head, 
     assert "RecordingError" in status["reason"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_shard_that_is_removed_while_it_is_written_is_not_claimed_to_be_recorded(
+    servers, head, make_rows, tmp_path, again
+):
+    def remove(row):
+        if row["_ng_task_index"] == 1:
+            files = shard_files(tmp_path / "runs", "step_000007-w0")
+            files.rollouts.unlink()
+            if again:
+                files.rollouts.touch()
+        return {**row, "reward": 1.0}
+
+    servers.behaviours["agent_a"] = remove
+    with pytest.raises(RecordingError, match=r"step_000007-w0.jsonl` cannot be written: it was removed"):
+        await record(make_rows(3), head, tmp_path / "runs", semaphore=asyncio.Semaphore(1))
+    status = json.loads(shard_files(tmp_path / "runs", "step_000007-w0").status.read_text())
+    assert status["state"] == "failed"
+    assert "removed" in status["reason"]
+
+
 async def test_a_withdrawn_result_is_not_persisted(servers, head, make_rows, read_rows, tmp_path):
     servers.behaviours["agent_a"] = lambda row: {**row, "_ng_no_persist": True}
     await record(make_rows(1), head, tmp_path, record_omitted_rollouts=True)
