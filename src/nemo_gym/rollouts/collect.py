@@ -94,8 +94,7 @@ async def collect_run(
     router = setup.router
     files = config.files
     new = [place for place in (files.lock, *files.lock.parents) if not place.exists()]
-    await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
-    with RunLock(files.lock) as lock:
+    with RunLock(files.lock, make_folder=True) as lock:
         await asyncio.to_thread(files.drop_staged)
         try:
             prepared = await _in_thread(setup, setup.prepare)

@@ -21,6 +21,7 @@ from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file
 
+_PROBES = 100
 _MAX_STEM_BYTES = 190
 """So that every name made from it, while it is written and as a backup, fits into 255 bytes."""
 
@@ -158,18 +159,27 @@ def _check_input(files: RunFiles, input_path: Path, *, resumed: bool) -> None:
 
 
 def _check_writable(files: RunFiles, *, resumed: bool) -> None:
-    """Create what a run would create and remove it again; raises OSError."""
+    """Create something where a run would, and remove it again; raises OSError.
+
+    Folders that are missing are not made, since another run that starts there now may count on what it finds.
+    """
     if resumed:
         for path in (files.rollouts, files.failures):
             if path.exists():
                 path.open("ab").close()
-    made = [folder for folder in (files.folder, *files.folder.parents) if not folder.exists()]
-    try:
-        files.folder.mkdir(parents=True, exist_ok=True)
-        probe = files.folder / f".{files.stem}.{os.getpid()}.tmp"
-        probe.open("wb").close()
-        probe.unlink()
-    finally:
-        for folder in made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    for further_tries in range(_PROBES, -1, -1):
+        missing = [folder for folder in (files.folder, *files.folder.parents) if not folder.exists()]
+        probe = (missing[-1].parent if missing else files.folder) / f".{files.stem}.{os.getpid()}.tmp"
+        try:
+            if missing:
+                probe.mkdir()
+                probe.rmdir()
+            else:
+                probe.open("wb").close()
+                probe.unlink()
+        except OSError as error:
+            # The folder may be gone since it was looked for: a run that came to nothing takes it away again.
+            if further_tries and isinstance(error, FileNotFoundError):
+                continue
+            raise OSError(error.errno, error.strerror, str(files.folder)) from error
+        return

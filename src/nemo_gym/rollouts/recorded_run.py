@@ -96,7 +96,7 @@ class ShardRun:
         self._executor_for = executor_for
         self._max_attempts = max_attempts
         self._gym_version = gym_version
-        self._lock = RunLock(files.lock)
+        self._lock = RunLock(files.lock, make_folder=True)
         self._tracker: RunStatusTracker | None = None
         self._recorder: RunRecorder | None = None
         self._executor: RolloutExecutor | None = None
@@ -159,7 +159,6 @@ class ShardRun:
 
     def _prepare(self) -> None:
         files = self.files
-        files.folder.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
         try:
             files.drop_staged()
