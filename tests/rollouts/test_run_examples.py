@@ -386,6 +386,24 @@ async def test_an_episode_reply_of_another_attempt_is_a_failure(servers, head):
     assert record.exception_type == "StaleRolloutResult"
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"result": None, "failure": None}, {"result": None}, {"failure": None}, {"result": 5}, {"failure": "why"},
+        {"result": {"reward": 1.0}, "task_id": None},
+    ],
+)  # fmt: skip
+async def test_an_episode_reply_without_an_outcome_is_no_result(servers, head, outcome):
+    servers.extra_config = RELAY
+    servers.behaviours["agent_a"] = lambda body: {
+        "episode_id": body["episode_id"], "task_id": body["task"]["task_id"], **outcome,
+    }  # fmt: skip
+    row = {"task_id": {"taskset": "t", "task_id": "7"}, "task_input": {}, "_ng_task_index": 0, "_ng_rollout_index": 0}
+    completions = RolloutCollectionHelper().run_examples([row], head, None, True, "env_server", enrich_results=True)
+    [(_, record)] = await collect(completions)
+    assert (record.exception_type, record.source) == ("InvalidRolloutResult", "collector")
+
+
 async def test_a_failure_that_the_environment_reports_is_typed_too_A13(servers, head):
     servers.extra_config = RELAY
     failure = {"failure_reason": "no sandbox", "terminal": True, "failure_kind": "session_lost", "stage": "seed"}

@@ -114,13 +114,16 @@ def result_of_reply(row: Mapping[str, Any], reply: JsonObject) -> JsonObject:
     """Return the record's body in a reply to `/run`: the reply itself, or what an episode reply wraps.
 
     An episode reply's `failure` becomes a result of class `environment_server_failed`. Raises ValueError when an
-    episode result claims keys that only collection writes, and when a flat row is answered with an episode reply.
+    episode reply has neither, when its result claims keys that only collection writes, and when a flat row is answered
+    with an episode reply.
     """
     if not is_materialized_row(row):
         if _is_episode_reply(reply):
             raise ValueError("a row without `task_id` and `task_input` was answered with an episode reply")
         return reply
     if not _is_episode_reply(reply):
+        if isinstance(reply.get("episode_id"), Mapping) and ("result" in reply or "failure" in reply):
+            raise ValueError("an episode reply needs a `task_id`, and an object `result` or an object `failure`")
         return reply
     failure = reply.get("failure")
     if isinstance(failure, Mapping):
