@@ -16,6 +16,7 @@ from nemo_gym.records.failures import (
     RolloutFailureRecord,
     RunFailure,
     failure_record,
+    is_attempt,
     is_terminal_failure,
     latest_failures,
     observed_elapsed,
@@ -23,7 +24,7 @@ from nemo_gym.records.failures import (
 from nemo_gym.records.manifest import Configuration, changed_keys, decode_manifest
 from nemo_gym.records.rows import check_recordable, rollout_key, stamp_identity
 from nemo_gym.records.status import RunStatus, decode_status
-from nemo_gym.rollouts import RolloutStore, raw_outcomes_are_selected
+from nemo_gym.rollouts import RolloutStore, omitted_rollout_record, raw_outcomes_are_selected
 from nemo_gym.rollouts.batch_status import RunStatusTracker, disable_run_status
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.progress import Pace, TerminalProgress, duration_text, progress_line
@@ -82,6 +83,18 @@ def test_the_latest_failure_is_hidden_by_an_interrupted_try_and_not_by_one_that_
     assert latest_failures([failed, interrupted]) == {(0, 0): interrupted}
     assert not is_terminal_failure(failed)
     assert is_terminal_failure({**failed, "_ng_failure_terminal": True})
+
+
+def test_what_there_is_instead_of_an_outcome_makes_the_omitted_row():
+    marks = {"_ng_failure_class": "cancelled", "_ng_no_persist": True, "_ng_dispatch_drained": True}
+    drained = {**marks, "error_message": "m"}
+    never = omitted_rollout_record(ROW, drained)
+    assert never.pop("_ng_failed_at") > 0
+    assert never == {"_ng_omitted_rollout": True, **drained, **ROW}
+    cut = omitted_rollout_record(ROW, {"elapsed_seconds": 1.5}, run_id="r")
+    assert (cut["_ng_failure_class"], cut["_ng_no_persist"], cut["elapsed_seconds"]) == ("kill_shaped", True, 1.5)
+    assert (cut["_ng_run_id"], "_ng_dispatch_drained" in cut) == ("r", False)
+    assert not any(is_attempt(record) for record in (never, cut))
 
 
 def test_elapsed_is_positive_or_unknown():
