@@ -155,12 +155,16 @@ def drop_foreign_keys(row: Mapping[str, Any], result: JsonObject) -> None:
     """Remove from an accepted reply what only collection writes, in place: identity, marks, captured evidence.
 
     An agent that echoes its row, or claims a capture of its own, must not decide which rollout a record is of or what
-    was observed. The marks that say where a reply goes stay: they are the agent's to set.
+    was observed. The marks that say where a reply goes stay: they are the agent's to set. One that its row has already,
+    as rows made from saved results do, is only echoed.
     """
     for key in _EVIDENCE_OF_COLLECTION:
         result.pop(key, None)
     for key in [key for key in result if key.startswith("_ng_") and key not in _OBEYED_IN_REPLY]:
         if key != keys.MATERIALIZED_TASK_ID or not is_materialized_row(row):
+            del result[key]
+    for key in _OBEYED_IN_REPLY.intersection(row) if not is_materialized_row(row) else ():
+        if key in result and result[key] == row[key]:
             del result[key]
 
 
