@@ -216,6 +216,17 @@ async def test_runs_that_start_at_once_in_a_new_folder_do_not_hinder_each_other(
     assert len(list((tmp_path / "fresh").glob("r?.jsonl"))) == 5
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_rollouts_go_where_a_link_leads(collect, tmp_path, overwrite):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "kept.jsonl").touch()
+    (tmp_path / "r.jsonl").symlink_to(tmp_path / "other" / "kept.jsonl")
+    for _ in range(2 if overwrite else 1):
+        await collect(tmp_path / "r.jsonl", overwrite=overwrite)
+        assert (tmp_path / "r.jsonl").is_symlink()
+        assert len((tmp_path / "other" / "kept.jsonl").read_text().splitlines()) == 1
+
+
 async def test_a_run_that_was_set_aside_can_be_resumed_where_it_is(collect, tmp_path):
     await collect(tmp_path / "r.jsonl")
     await collect(tmp_path / "r.jsonl")

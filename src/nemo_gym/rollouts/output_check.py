@@ -127,7 +127,10 @@ def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver)
         observer.note(f"an earlier run was at `{files.rollouts}`; it is kept as `{kept.rollouts}`")
     else:
         for path in (*earlier, *(report for report in files.reports() if report.is_file())):
-            path.unlink()
+            if path.is_symlink() and path in (files.rollouts, files.failures):
+                os.truncate(path, 0)  # whoever made the link wants the lines where it leads
+            else:
+                path.unlink()
     sync_folder(files.folder)
 
 
