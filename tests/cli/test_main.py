@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,33 @@ def test_a_closed_pipe_is_no_traceback(gym: Gym) -> None:
     )  # fmt: skip
     os.close(writer)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [("list", "resources-servers"), ("--version",), ("eval", "run", "--help")])
+def test_output_that_cannot_be_written_is_said_in_a_line(words: tuple[str, ...], unbuffered: str) -> None:
+    command = [sys.executable, "-m", "nemo_gym.cli.main", *words]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
+        )  # fmt: skip
+        assert done.stderr == "Error: standard output cannot be written: No space left on device.\n"
+        assert done.returncode == 1
+        both = subprocess.run(command, stdout=full, stderr=full, check=False, env=environment)
+        assert both.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+@pytest.mark.parametrize(("words", "code"), [(("list", "resources-servers"), 0), (("nonsense",), 2)])
+def test_remarks_that_cannot_be_written_change_no_exit_code(words: tuple[str, ...], code: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "nemo_gym.cli.main", *words], stdout=subprocess.PIPE, stderr=full, check=False
+        )
+    assert done.returncode == code
+    assert bool(done.stdout) == (code == 0)
 
 
 def test_components_are_listed_found_and_described(inline: Gym) -> None:

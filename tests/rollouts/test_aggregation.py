@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from nemo_gym.rollouts import (
     RolloutAggregationHelper,
     RolloutCollectionConfig,
     RolloutCollectionHelper,
+    aggregation,
 )
 from nemo_gym.rollouts.accounting import Denominators
 from nemo_gym.rollouts.aggregation import aggregate_files
@@ -340,6 +342,21 @@ async def test_what_happens_to_listen_on_the_head_port_changes_nothing_unless_it
         assert f"http://127.0.0.1:{port}" in note
         with pytest.raises(GymError):
             await aggregate_files(config(), own_config=there)
+
+
+@pytest.mark.parametrize(("named", "limit"), [(False, "_UNNAMED_HEAD_TIMEOUT_S"), (True, "TIMEOUT_S")])
+async def test_a_program_that_says_nothing_on_the_head_port_is_waited_for_a_while(
+    servers, run_folder, monkeypatch, named, limit
+):
+    monkeypatch.setattr(aggregation, limit, 0.1)
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "gone"}, "reward": 1}
+    (run_folder / "rollouts-a.jsonl").write_text(json.dumps(row) + "\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = {"head_server": {"host": "127.0.0.1", "port": silent.getsockname()[1]}}
+        async with asyncio.timeout(20):
+            summary = await aggregate_files(config(), own_config=there, head_named=named)
+    [note] = summary.notes
+    assert "computed here" in note
 
 
 @contextlib.contextmanager

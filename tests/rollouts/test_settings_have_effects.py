@@ -219,6 +219,14 @@ async def connection_retries(bench):
         assert bench.saved(bench.files.failures)[-1]["_ng_failure_message"].endswith(tries)
 
 
+async def rollout_retries(bench):
+    asked = []
+    bench.servers.behaviours["agent_a"] = lambda row: asked.append(row) or (verified(row) if len(asked) > 1 else None)
+    bench.rows = bench.rows[:1]
+    await bench.run(rollout_retries=1)
+    assert [row.get("_ng_attempt_index") for row in asked] == [None, 1]
+
+
 async def overwrite(bench):
     for asked, backups in ((False, 0), (True, 0), (False, 1)):
         await bench.run(overwrite=asked)

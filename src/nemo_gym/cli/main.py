@@ -6,13 +6,15 @@ nothing. Exit codes: 0; 1 there are failures that the user must see; 2 usage; 13
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import io
 import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, NoReturn
 
@@ -81,9 +83,51 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except BrokenPipeError:
         # The reader of our output is gone, as after `gym list ... | head`; nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
+        code = 1
+    except UnwritableOutputError as error:
+        _give_up_stdout()
+        _say(f"Error: {error}")
         code = 1
     sys.exit(code)
+
+
+def _give_up_stdout() -> None:
+    """Let what is left go nowhere: the interpreter writes it at its end, and would end with another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(text: str) -> None:
+    # Loaded where there is something to say: help and version print nothing else.
+    from nemo_gym.cli.output import note
+
+    note(text)
+
+
+class UnwritableOutputError(Exception):
+    """Standard output takes nothing any more, as on a full disk; a reader that left is `BrokenPipeError`."""
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output that says of an error that it is its own: one of a write names no file."""
+
+    def write(self, text: str, /) -> int:
+        with _as_output_error():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _as_output_error():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _as_output_error() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnwritableOutputError(f"standard output cannot be written: {error.strerror}.") from error
 
 
 def _open_standard_files() -> None:
@@ -97,6 +141,12 @@ def _open_standard_files() -> None:
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout is sys.__stdout__:
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        line_buffering, write_through = sys.stdout.line_buffering, sys.stdout.write_through
+        sys.stdout = _Output(
+            sys.stdout.detach(), encoding, errors, line_buffering=line_buffering, write_through=write_through
+        )
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -104,14 +154,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(list(arguments))
     except GymError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        _say(f"Error: {error}")
         return error.exit_code
     except OSError as error:
         if isinstance(error, BrokenPipeError) or error.filename is None:
             raise
         # A file that cannot be read or written is the user's to fix, whichever command met it.
         reason = error.strerror or type(error).__name__
-        print(f"Error: `{error.filename}`: {reason[:1].lower()}{reason[1:]}.", file=sys.stderr)
+        _say(f"Error: `{error.filename}`: {reason[:1].lower()}{reason[1:]}.")
         return 2
 
 
@@ -211,7 +261,7 @@ def _rows(rows: Iterable[tuple[str, str]]) -> str:
 
 def _usage_error(message: str, hint: str, group: str | None) -> int:
     where = f"gym {group} --help" if group else "gym --help"
-    print(f"Error: {message}{hint} `{where}` lists the commands.", file=sys.stderr)
+    _say(f"Error: {message}{hint} `{where}` lists the commands.")
     return 2
 
 
@@ -242,7 +292,7 @@ def _run_command(path: tuple[str, ...], arguments: list[str]) -> int:
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name=program, standalone_mode=False)
     except usage_error as error:
-        print(f"Error: {_usage_message(error)} `{program} --help` explains the options.", file=sys.stderr)
+        _say(f"Error: {_usage_message(error)} `{program} --help` explains the options.")
         return 2
     except typer.Abort:
         return 130

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,8 +19,12 @@ def print_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line that is no result to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line that is no result to stderr. One that cannot be written goes nowhere: no command fails by it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        # What is left in the buffer would fail again when the interpreter ends, and change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrapped: str | None = None) -> None:

@@ -79,7 +79,7 @@ COLLECTION_KEYS = _words(
     num_repeats_add_seed interleave_repeats resume_from_cache prompt_config skills dispatch_budget_s drain_margin_s
     dispatch_longest_first retry_terminal_timeouts retry_invalid_judge_responses record_omitted_rollouts split
     reuse_existing_data_preparation input_glob merge_shards materialized_inputs_jsonl_fpath rollouts_jsonl_fpath
-    allow_partial_rollouts rollout_timeout_s connection_retries
+    allow_partial_rollouts rollout_timeout_s connection_retries rollout_retries
     use_cached_prepared_benchmarks num_prepare_benchmark_processes prepare_script_args should_validate_data
     """
 )

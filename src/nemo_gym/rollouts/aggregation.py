@@ -24,7 +24,7 @@ from nemo_gym.records.codec import JsonObject, decode_object, encode, encode_pre
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
-from nemo_gym.rollouts.head import HeadAddress, fetch_config_async, head_address
+from nemo_gym.rollouts.head import TIMEOUT_S, HeadAddress, fetch_config_async, head_address
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
 from nemo_gym.rollouts.output_check import check_name
 from nemo_gym.rollouts.route import Router
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 AGGREGATED_NAME = "aggregated.jsonl"
 _SHARD = "_ng_shard"
 _COMPUTED_HERE = "metrics are computed here, without the servers' own"
+_UNNAMED_HEAD_TIMEOUT_S = 3.0
+"""How long a head server that nobody named may take to answer: whatever else listens there says nothing for ever."""
 _ELSEWHERE = "`--output FILE` (`output_jsonl_fpath`) names another place."
 
 
@@ -321,7 +323,7 @@ async def _metrics_source(head: HeadAddress, *, named: bool) -> tuple[RouterMetr
     Whatever happens to listen at an address that nobody named says nothing about saved rollouts.
     """
     try:
-        topology = Topology(await fetch_config_async(head))
+        topology = Topology(await fetch_config_async(head, timeout_s=TIMEOUT_S if named else _UNNAMED_HEAD_TIMEOUT_S))
     except HeadServerUnreachableError:
         return None, f"no head server at {head.url}: {_COMPUTED_HERE}"
     except RemoteError as error:

@@ -266,6 +266,7 @@ class EvalCollection:
             latencies=self.latencies,
             prior_failures=prepared.plan.prior_failures,
             stop_after_unsent=UNSENT_BEFORE_STOP,
+            rollout_retries=config.rollout_retries,
         )
 
     async def collect(self) -> None:

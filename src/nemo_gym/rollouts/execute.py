@@ -34,6 +34,7 @@ from nemo_gym.records.rows import (
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.record import RunRecorder
+from nemo_gym.rollouts.retries import NO_RETRIES, Retries
 from nemo_gym.rollouts.rollout_outcomes import RolloutRequestError
 from nemo_gym.rollouts.route import Router, Target
 from nemo_gym.rollouts.run_client import FailedRunError, RunClient
@@ -48,7 +49,10 @@ _LOGGED_MESSAGE = 300
 
 
 class RolloutExecutor:
-    """Runs rows, each once. Without a recorder nothing is written, and a plain result is what `/run` returned."""
+    """Runs rows. Without a recorder nothing is written, and a plain result is what `/run` returned.
+
+    `rollout_retries` says how often a recorded rollout whose `/run` had no outcome is tried again.
+    """
 
     def __init__(
         self,
@@ -64,8 +68,9 @@ class RolloutExecutor:
         semaphore: asyncio.Semaphore | None = None,
         budget: DispatchBudget | None = None,
         latencies: DispatchLatencyTracker | None = None,
-        prior_failures: Mapping[RolloutKey, list[JsonObject]] | None = None,
+        prior_failures: dict[RolloutKey, list[JsonObject]] | None = None,
         stop_after_unsent: int | None = None,
+        rollout_retries: int = 0,
     ) -> None:
         self._client = client
         self._router = router
@@ -78,7 +83,8 @@ class RolloutExecutor:
         self._semaphore = semaphore
         self._latencies = latencies or DispatchLatencyTracker()
         self._budget = budget or DispatchBudget(None, margin=None, latencies=self._latencies)
-        self._prior_failures = prior_failures or {}
+        self._prior_failures = {} if prior_failures is None else prior_failures
+        self._rollout_retries = rollout_retries
         self._unrecorded: set[int] = set()
         self._stop_after_unsent = stop_after_unsent
         self._unsent: Counter[str] = Counter()
@@ -96,19 +102,33 @@ class RolloutExecutor:
         Cancelling leaves an omitted row when those are asked for.
         """
         target = self._router.target(row)
-        if self._semaphore is None:
-            return await self._run(row, target)
+        if self._semaphore is not None:
+            try:
+                await self._semaphore.acquire()
+            except asyncio.CancelledError:
+                self.never_started(row)
+                raise
         try:
-            await self._semaphore.acquire()
-        except asyncio.CancelledError:
-            self.never_started(row)
-            raise
-        try:
-            return await self._run(row, target)
+            return await self._tries(row, target)
         finally:
-            self._semaphore.release()
+            if self._semaphore is not None:
+                self._semaphore.release()
 
-    async def _run(self, row: JsonObject, target: Target) -> Outcome:
+    async def _tries(self, row: JsonObject, target: Target) -> Outcome:
+        """Run the row, and again as often as retries allow."""
+        retries = Retries(self._rollout_retries) if self._rollout_retries else NO_RETRIES
+        while True:
+            outcome = await self._run(row, target, retries)
+            if outcome is not None:
+                return outcome
+            row = {**row, keys.ATTEMPT_INDEX: attempt_of(row) + 1}
+            try:
+                await asyncio.sleep(retries.take())
+            except asyncio.CancelledError:
+                self.never_started(row)
+                raise
+
+    async def _run(self, row: JsonObject, target: Target, retries: Retries) -> Outcome | None:
         refusal = self._budget.refusal()
         if refusal is not None:
             return self._drained(row, target, refusal)
@@ -117,7 +137,7 @@ class RolloutExecutor:
             self._unrecorded.add(id(row))
         started = time.monotonic()
         try:
-            return await self._attempt(row, target)
+            return await self._attempt(row, target, retries)
         except asyncio.CancelledError:
             self._interrupted(row, target, time.monotonic() - started)
             raise
@@ -128,7 +148,8 @@ class RolloutExecutor:
             omitted = self._omitted_row(row, _never_started("not started: the run was interrupted"))
             self._recorder.interrupted(omitted, was_started=False)
 
-    async def _attempt(self, row: JsonObject, target: Target) -> Outcome:
+    async def _attempt(self, row: JsonObject, target: Target, retries: Retries) -> Outcome | None:
+        """Return the outcome, or None when the rollout is to be tried again."""
         if self._evidence.captures:
             await self._evidence.clear_before(row)
         started = time.perf_counter()
@@ -143,7 +164,7 @@ class RolloutExecutor:
         seconds = time.perf_counter() - started
         self._latencies.record(seconds)
         if failure is not None:
-            outcome = await self._fail(row, target, failure, seconds, cause)
+            outcome = await self._fail(row, target, failure, seconds, cause, retries=retries)
             self._check_reachable(target, failure)
             return outcome
         self._unsent.pop(target.url, None)
@@ -220,8 +241,15 @@ class RolloutExecutor:
                 logger.warning("%s has a success already; the second one was not written", row_summary(row))
 
     async def _fail(
-        self, row: JsonObject, target: Target, failure: RunFailure, seconds: float, cause: BaseException | None
-    ) -> Outcome:
+        self,
+        row: JsonObject,
+        target: Target,
+        failure: RunFailure,
+        seconds: float,
+        cause: BaseException | None,
+        *,
+        retries: Retries,
+    ) -> Outcome | None:
         record = failure_record(row, failure, run_id=self._run_id)
         sidecar = sidecar_fields(failure)
         self._stamp(row, target, sidecar)
@@ -236,6 +264,9 @@ class RolloutExecutor:
                 await _finish(self._evidence.attach_to(row, sidecar, latency_ms=seconds * 1000))
         self._unrecorded.discard(id(row))
         self._log_failure(row, sidecar)
+        if self._recorder is not None and retries.allow(failure) and self._recorder.failure_to_repeat(sidecar):
+            self._remember(row, sidecar)
+            return None
         if not self._route_failures:
             if self._recorder is not None:
                 self._recorder.unrouted(sidecar, label=target.label)
@@ -243,6 +274,13 @@ class RolloutExecutor:
         if self._recorder is not None:
             self._recorder.failure(sidecar, label=target.label)
         return record if self._typed_failures else sidecar
+
+    def _remember(self, row: JsonObject, sidecar: Mapping[str, Any]) -> None:
+        """Keep what a later success is to say of the try before it."""
+        key = rollout_key(row)
+        if key is not None:
+            failed = {"class": sidecar.get(keys.FAILURE_CLASS), "kind": sidecar.get(keys.FAILURE_KIND)}
+            self._prior_failures.setdefault(key, []).append({**failed, "attempt": attempt_of(row)})
 
     def _check_reachable(self, target: Target, failure: RunFailure) -> None:
         """End the run when a place cannot be reached: every further row would fail the same way, only slower."""

@@ -155,10 +155,12 @@ class RowPreparer:
                 warnings.warn(f"`num_repeats` names agents that no row runs on: {names}", UserWarning, stacklevel=2)
 
     def _route(self, row: JsonObject, original: str | None, source: str | None, position: int) -> None:
-        target = next(
-            (self._agent_map[key] for key in (original, source) if key is not None and key in self._agent_map),
-            self._agent_map.get(DEFAULT_KEY),
-        )
+        target = None
+        if self._agent_map:
+            target = next(
+                (self._agent_map[key] for key in (original, source) if key is not None and key in self._agent_map),
+                self._agent_map.get(DEFAULT_KEY),
+            )
         if target is not None:
             if original is not None and target != original:
                 self._renamed.add((original, target))

@@ -41,7 +41,7 @@ class RunRecorder:
         done: MutableSet[RolloutKey],
         max_attempts: int,
         truncate: bool,
-        spent: Mapping[RolloutKey, int] | None = None,
+        spent: dict[RolloutKey, int] | None = None,
     ) -> None:
         self.files = files
         self.run_id = run_id
@@ -74,11 +74,28 @@ class RunRecorder:
     def failure(self, row: JsonObject, *, label: str) -> None:
         """Append a failed try to the sidecar."""
         self._append(self._failures, row)
+        self.tracker.failed(label, count_label(row), final=self._is_final(row))
+
+    def failure_to_repeat(self, row: JsonObject) -> bool:
+        """Append a failed try that another one follows at once; return False, writing nothing, when none may follow.
+
+        The rollout is pending again: no failure of it is counted.
+        """
+        if self._is_final(row):
+            return False
+        self._append(self._failures, row)
+        key = rollout_key(row)
+        if self._spent is not None and key is not None and consumes_attempt(row):
+            self._spent[key] = self._spent.get(key, 0) + 1
+        self.tracker.put_back()
+        return True
+
+    def _is_final(self, row: JsonObject) -> bool:
+        """Return whether a failed try is its rollout's last one."""
         key = rollout_key(row)
         before = attempt_of(row) if self._spent is None or key is None else self._spent.get(key, 0)
         exhausted = consumes_attempt(row) and before + 1 >= self._max_attempts
-        final = bool(row.get(keys.FAILURE_TERMINAL)) or exhausted
-        self.tracker.failed(label, count_label(row), final=final)
+        return bool(row.get(keys.FAILURE_TERMINAL)) or exhausted
 
     def unrouted(self, row: JsonObject, *, label: str) -> None:
         """Append the error that ends the run; it counts as no attempt."""

@@ -98,6 +98,11 @@ class SharedRolloutCollectionConfig(_HealthSettings):
     connection_retries: int = Field(
         default=8, ge=0, description="Further tries to connect for `/run`, made only while nothing was sent."
     )
+    rollout_retries: int = Field(
+        default=0,
+        ge=0,
+        description="How often a rollout of class `agent_request_failed` is tried again in the same run.",
+    )
     overwrite: bool = Field(default=False, description="Replace an earlier run's files without keeping a copy.")
 
     @model_validator(mode="after")
