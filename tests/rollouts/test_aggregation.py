@@ -264,6 +264,39 @@ async def test_a_shard_that_was_killed_before_its_first_result_counts_as_zero(se
     assert (summary.records, summary.imputed) == (2, 2)
 
 
+@pytest.mark.parametrize("index", [[1], {"a": 1}, "1", 1.5, -1, None])
+async def test_rows_of_odd_indices_count_each_once_also_where_runs_clash(servers, make_rows, run_folder, index):
+    await record_shards(servers, make_rows, run_folder, ["a", "b"])
+    odd = json.dumps(
+        {"_ng_task_index": index, "_ng_rollout_index": index, "reward": 1, "agent_ref": {"name": "agent_a"}}
+    )
+    for name in ("rollouts-a.jsonl", "rollouts-a_failures.jsonl"):
+        with (run_folder / name).open("a") as file:
+            file.write(odd + "\n")
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-*.jsonl", output_jsonl_fpath="merged/m.jsonl", disable_health_check=True,
+        count_failure_classes_as_zero=["agent_run_error"], count_missing_rollouts_as_zero=True,
+    )  # fmt: skip
+    summary = await aggregate_files(config, own_config={})
+    assert summary.records == 5
+    assert summary.imputed == 0
+
+
+@pytest.mark.parametrize("reward", [None, "1", "NaN", [1]])
+async def test_a_failure_without_a_number_for_its_reward_counts_as_zero(servers, make_rows, run_folder, reward):
+    await record_shards(servers, make_rows, run_folder, ["a"])
+    failed = {"_ng_failure_class": "judge_failed", "_ng_task_index": 7, "_ng_rollout_index": 0, "reward": reward}
+    (run_folder / "rollouts-a_failures.jsonl").write_text(json.dumps(failed) + "\n")
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-a.jsonl", output_jsonl_fpath="merged/m.jsonl", disable_health_check=True,
+        count_failure_classes_as_zero=["judge_failed"],
+    )  # fmt: skip
+    summary = await aggregate_files(config, own_config={})
+    assert summary.imputed == 1
+    [group] = [g for entry in summary.metrics for g in entry["group_level_metrics"] if g["_ng_task_index"] == 7]
+    assert group["mean/reward"] == 0.0
+
+
 async def test_a_glob_that_matches_nothing_beside_one_that_does_is_said(servers, make_rows, run_folder):
     await record_shards(servers, make_rows, run_folder, ["s7"])
     settings = config(merge_shards=False).model_copy(update={"input_glob": "run/rollouts-s7.jsonl, run/typo-*.jsonl,"})
@@ -359,3 +392,25 @@ async def test_an_environment_beside_the_one_that_ran_gives_its_own_metrics_only
         "metrics of `gone` are computed here, without the server's own: what runs at "
         f"http://127.0.0.1:{servers.head_port} lacks it (it has `agent_a`)"
     )
+
+
+async def test_a_merged_file_replaces_an_earlier_one_and_nothing_else(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["a", "b"])
+    (run_folder / "notes.txt").write_text("mine\n")
+    (run_folder / "table.json").write_text('{"mine": 1}\n')
+    (run_folder / "rollouts-old.jsonl").write_text('{"_ng_task_index": 9, "_ng_rollout_index": 0, "reward": 1}\n')
+    before = {path: path.read_bytes() for path in run_folder.iterdir()}
+    for name in (
+        "rollouts-a.jsonl", "rollouts-b_failures.jsonl", "rollouts-b_materialized_inputs.jsonl", "notes.txt",
+        "table.json", "rollout_verdicts.jsonl", "quality_summary.json", "sub/",
+    ):  # fmt: skip
+        config = RolloutAggregationConfig(input_glob="run/rollouts-*.jsonl", output_jsonl_fpath=f"run/{name}")
+        with pytest.raises(ConfigError):
+            await aggregate_files(config, own_config=servers.own_config)
+    assert {path: path.read_bytes() for path in run_folder.iterdir()} == before
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-?.jsonl", output_jsonl_fpath="run/merged.jsonl", disable_health_check=True
+    )
+    for _ in range(2):
+        summary = await aggregate_files(config, own_config=servers.own_config)
+        assert summary.records == len((run_folder / "merged.jsonl").read_text().splitlines()) == 4

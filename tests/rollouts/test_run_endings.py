@@ -12,7 +12,7 @@ import pytest
 
 from nemo_gym.cli import main
 from nemo_gym.cli.resume_command import resume_command, resume_text
-from nemo_gym.errors import ConfigError, RunFailedError
+from nemo_gym.errors import RunFailedError
 from nemo_gym.records.failures import consumes_attempt
 from nemo_gym.records.status import RunStatus, encode_status
 from nemo_gym.rollouts.batch_status import RunStatusTracker
@@ -235,7 +235,7 @@ def test_the_sum_of_durations_says_that_it_is_one():
 
 
 async def test_an_unknown_health_check_is_refused_before_the_run(servers, collect):
-    with pytest.raises(ConfigError, match=r"no health check `rollout_missing_agent_turn`.*Did you mean"):
+    with pytest.raises(ValueError, match=r"no health check `rollout_missing_agent_turn`.*Did you mean"):
         await collect(health_check_ignored_checks=["rollout_missing_agent_turn"])
     assert servers.received == []
     assert not collect.files.materialized.exists()

@@ -20,12 +20,13 @@ from typing import Any
 from nemo_gym.config.names import HEAD_SERVER
 from nemo_gym.errors import ConfigError, DataError, GymError, HeadServerUnreachableError, RemoteError
 from nemo_gym.records import keys
-from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
+from nemo_gym.records.codec import JsonObject, decode_object, encode, encode_pretty
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
 from nemo_gym.rollouts.head import TIMEOUT_S, HeadAddress, fetch_config_async, head_address
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
+from nemo_gym.rollouts.output_check import check_name
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
@@ -84,7 +85,10 @@ async def aggregate_files(
     error; otherwise metrics are then computed here. Default: whether `own_config` has one. Raises ConfigError when the
     glob names no file, DataError for a damaged line; a last line that is being written is skipped.
     """
+    check_name(config.output_jsonl_fpath)
     output = RunFiles(config.output_jsonl_fpath)
+    if config.merge_shards:
+        _check_replaceable(output)
     shards = matching_shards(config.input_glob, output.rollouts)
     summary = AggregationSummary(shards)
     summary.notes.extend(f"`{pattern}` matches nothing" for pattern in _unmatched(config.input_glob))
@@ -126,6 +130,19 @@ def matching_shards(patterns: str, output: Path) -> list[Path]:
     if not shards:
         raise ConfigError(f"`{patterns}` matches no rollouts file, seen from `{Path.cwd()}`")
     return shards
+
+
+def _check_replaceable(output: RunFiles) -> None:
+    """Raise ConfigError unless what lies at the output can be a merged file of an earlier aggregation."""
+    path = output.rollouts
+    if output.is_described():
+        raise ConfigError(f"`{path}` is a run of its own, which the merged file would replace. {_ELSEWHERE}")
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    with contextlib.suppress(DataError):
+        if keys.TASK_INDEX in next(read_objects(path), {}):
+            return
+    raise ConfigError(f"`{path}` holds no rollouts, and the merged file would replace it. {_ELSEWHERE}")
 
 
 def _without_results(patterns: str) -> list[RunFiles]:
@@ -183,7 +200,7 @@ class _Merge:
         self._of_server: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
         self._real = RealRows()
         self._clash = False
-        self._dense: dict[tuple[str, Any], int] = {}
+        self._dense: dict[tuple[str, bytes], int] = {}
         self._shard_of_dense: dict[int, str] = {}
 
     def scan(self) -> None:
@@ -273,7 +290,7 @@ class _Merge:
     def _reindexed(self, record: JsonObject, run_of_file: str, stem: str) -> JsonObject:
         if not self._clash:
             return record
-        key = (str(record.get(keys.RUN_ID) or run_of_file), record.get(keys.TASK_INDEX))
+        key = (str(record.get(keys.RUN_ID) or run_of_file), encode(record.get(keys.TASK_INDEX)))
         dense = self._dense.setdefault(key, len(self._dense))
         self._shard_of_dense[dense] = stem
         return {**record, keys.TASK_INDEX: dense}

@@ -179,6 +179,10 @@ def reward_of(record: Mapping[str, Any]) -> float | None:
 
 
 def _recording_error(appender: LineAppender, error: OSError) -> RecordingError:
+    if isinstance(error, FileNotFoundError):
+        return RecordingError(
+            f"`{appender.path}` cannot be written: {error.strerror or error}. Its lines are gone with it; run again."
+        )
     return RecordingError(
         f"`{appender.path}` cannot be written: {error.strerror or error}. What it holds is whole; "
         "free the disk and run the same command with `--resume`."

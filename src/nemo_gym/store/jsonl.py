@@ -6,6 +6,8 @@ take what ends in a newline, and a last line without one only when it is JSON.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,7 +130,8 @@ class LineAppender:
 
     `append` hands each line to the operating system before it returns, so a kill of this process loses nothing;
     `sync` makes the lines so far survive a kill of the machine. A write that fails part-way is taken back, so that
-    the file stays whole.
+    the file stays whole. `sync_by` and `close` raise FileNotFoundError when the file was removed meanwhile, and its
+    lines with it.
     """
 
     def __init__(self, path: str | Path, *, truncate: bool = False) -> None:
@@ -169,6 +172,7 @@ class LineAppender:
         """Do the same without holding up the loop."""
         mark, end = self._appended, os.fstat(self._fd).st_size
         await syncs.sync(self._fd)
+        self._check_there()
         self._synced = max(self._synced, mark)
         self._pages.durable_until(end)
 
@@ -179,6 +183,17 @@ class LineAppender:
         try:
             if self.unsynced:
                 self.sync()
+            if self._appended:
+                self._check_there()
         finally:
             os.close(self._fd)
             self._fd = -1
+
+    def _check_there(self) -> None:
+        about = os.fstat(self._fd)
+        if about.st_nlink:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(about, self.path.stat()):  # some file systems count no links
+                return
+        raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
