@@ -226,17 +226,6 @@ def is_attempt(record: Mapping[str, Any]) -> bool:
     return not record.get(keys.OMITTED_ROLLOUT) and not record.get(keys.UNROUTED_RUN_ERROR)
 
 
-def consumes_attempt(record: Mapping[str, Any]) -> bool:
-    """Return whether a sidecar row uses up one of its rollout's tries: what never left this machine does not."""
-    return is_attempt(record) and not never_sent(record)
-
-
-def never_sent(record: Mapping[str, Any]) -> bool:
-    """Return whether a sidecar row is of a `/run` that certainly did not reach its server."""
-    failure = record.get(keys.ROLLOUT_FAILURE)
-    return isinstance(failure, Mapping) and failure.get("delivery") == "not_sent"
-
-
 def observed_elapsed(record: Mapping[str, Any]) -> float | None:
     """Return how long the rollout took in seconds, as its agent measured it; None when unknown or not positive."""
     response = record.get(keys.RESPONSE)

@@ -244,7 +244,6 @@ class EvalCollection:
             done=prepared.plan.done,
             max_attempts=prepared.max_attempts,
             truncate=not prepared.resumed,
-            spent=prepared.plan.spent,
         )
         concurrency = config.num_samples_in_parallel
         self._executor = RolloutExecutor(

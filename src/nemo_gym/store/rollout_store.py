@@ -10,7 +10,7 @@ from typing import TypeAlias
 from nemo_gym.errors import ConfigFileNotFoundError, DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.failures import consumes_attempt, latest_failures
+from nemo_gym.records.failures import is_attempt, latest_failures
 from nemo_gym.records.manifest import RunManifest, decode_manifest
 from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import RunStatus, decode_status
@@ -109,7 +109,7 @@ class RolloutStore:
         for files in self.runs:
             for row in _objects(files.failures):
                 key = _store_key(row, files)
-                if key is not None and consumes_attempt(row):
+                if key is not None and is_attempt(row):
                     used[key] = used.get(key, 0) + 1
         return used
 
