@@ -115,6 +115,13 @@ def test_a_damaged_line_is_named_and_a_cut_tail_is_skipped_and_reported(tmp_path
         (b'{"a":1}\n{"b":2}', "completed", b'{"a":1}\n{"b":2}\n'),
         (b'{"b":', "dropped", b""),
         (b'{"a":1}\n' + b"x" * 3_000_000, "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":"x' + b"y" * 3_000_000 + b"\n" * 2_000_000, "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":\n\n', "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":\r\n', "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n\n \n', None, b'{"a":1}\n\n \n'),
+        (b'{"a":1}\n{"b":NaN}\n', None, b'{"a":1}\n{"b":NaN}\n'),
+        (b'{"a":1}\n{"b":"x{"c":1}\n', None, b'{"a":1}\n{"b":"x{"c":1}\n'),
+        (b"\n\n", None, b"\n\n"),
     ],
 )
 def test_a_cut_tail_is_dropped_or_completed(tmp_path, content, outcome, after):
