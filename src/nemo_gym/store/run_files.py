@@ -135,6 +135,9 @@ def aggregate_metrics_path_for(output: str | Path) -> Path:
 
 def check_shard_label(label: str) -> str:
     """Return `label` when it can name a shard, else raise ValueError saying why."""
+    given: object = label
+    if not isinstance(given, str):
+        raise ValueError(f"a shard label is a string, not `{type(given).__name__}`")
     if not _LABEL.fullmatch(label):
         raise ValueError(
             f"shard label `{label}` must start with a letter or digit and hold only letters, digits, `.`, `_`, `-`"
