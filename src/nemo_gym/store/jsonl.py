@@ -66,17 +66,23 @@ def read_objects(
     """Yield the objects of a JSON-lines file.
 
     An unreadable line raises DataError. A last line that lacks its newline and is not JSON was cut by a kill or is
-    being written: it is skipped, and reported to `on_cut_tail`.
+    being written: it is skipped, and reported to `on_cut_tail`. So is a last one whose JSON breaks off, although other
+    writers put a newline or blank lines behind it.
     """
+    cut: tuple[Line, DataError] | None = None
     for line in read_lines(path):
-        if line.complete:
-            yield decode_line(line, path, hint=hint)
-            continue
+        if cut is not None:
+            raise cut[1]
         try:
-            yield decode_object(line.data)
-        except ValueError:
-            if on_cut_tail is not None:
-                on_cut_tail(line)
+            value = decode_line(line, path, hint=hint)
+        except DataError as error:
+            if line.complete and not _breaks_off(line.data):
+                raise
+            cut = line, error
+            continue
+        yield value
+    if cut is not None and on_cut_tail is not None:
+        on_cut_tail(cut[0])
 
 
 def repair_tail(path: str | Path) -> Literal["completed", "dropped"] | None:
