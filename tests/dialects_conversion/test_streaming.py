@@ -300,6 +300,51 @@ def tool_calls_of_stream(target: str, response: Any) -> list[str]:
     return [f"{item['name']} {item['arguments']}" for item in response["output"] if item["type"] == "function_call"]
 
 
+@pytest.mark.parametrize("target", ["responses", "chat"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_messages_blocks_that_alternate_are_told_one_after_the_other(target: Any, data: st.DataObject) -> None:
+    """Whatever order the events of several blocks come in, no input becomes text and no text input."""
+    blocks: list[list[dict[str, Any]]] = []
+    for index, kind in enumerate(data.draw(st.lists(st.sampled_from(["text", "tool_use"]), min_size=1, max_size=4))):
+        start = (
+            {"type": kind, "text": f"<{index}"} if kind == "text" else {"type": kind, "id": f"u{index}", "name": "f"}
+        )
+        pieces = [f"{index}", ">"] if kind == "text" else ['{"n":', f"{index}}}"]
+        name = "text" if kind == "text" else "partial_json"
+        deltas = [{"type": "text_delta" if kind == "text" else "input_json_delta", name: piece} for piece in pieces]
+        blocks.append(
+            [
+                {"type": "content_block_start", "index": index, "content_block": {"type": kind, **own}},
+                *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+                {"type": "content_block_stop", "index": index},
+            ]
+        )
+    order = data.draw(st.permutations([index for index, events in enumerate(blocks) for _ in events]))
+    queues = [iter(events) for events in blocks]
+    events = [
+        {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "content": []}},
+        *(next(queues[index]) for index in order),
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    converter = StreamConverter("messages", target, mint=MINT)
+    stream = b"".join(converter.feed(b"data: " + json.dumps(event).encode() + b"\n\n") for event in events)
+    answer = accumulated(target, stream + converter.finish())
+    begun = list(dict.fromkeys(order))
+    texts_told = "".join(f"<{index}{index}>" for index in begun if blocks[index][0]["content_block"]["type"] == "text")
+    inputs = [f'{{"n":{index}}}' for index in begun if blocks[index][0]["content_block"]["type"] == "tool_use"]
+    if target == "chat":
+        said = answer["choices"][0]["message"]
+        assert said["content"] == (texts_told or None)
+        assert [call["function"]["arguments"] for call in said.get("tool_calls") or []] == inputs
+    else:
+        parts = [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]
+        assert "".join(sorted("".join(part["text"] for part in parts))) == "".join(sorted(texts_told))
+        found = [item["arguments"] for item in answer["output"] if item["type"] == "function_call"]
+        assert sorted(found) == sorted(inputs)
+
+
 def test_text_after_calls_stays_in_the_order_in_which_it_came() -> None:
     call = {"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}
     output = output_of(chunk(content="a"), chunk(tool_calls=[call]), chunk(content="b"), FINISH)
