@@ -307,9 +307,7 @@ def test_messages_blocks_that_alternate_are_told_one_after_the_other(target: Any
     """Whatever order the events of several blocks come in, no input becomes text and no text input."""
     blocks: list[list[dict[str, Any]]] = []
     for index, kind in enumerate(data.draw(st.lists(st.sampled_from(["text", "tool_use"]), min_size=1, max_size=4))):
-        start = (
-            {"type": kind, "text": f"<{index}"} if kind == "text" else {"type": kind, "id": f"u{index}", "name": "f"}
-        )
+        own = {"text": f"<{index}"} if kind == "text" else {"id": f"u{index}", "name": "f", "input": {}}
         pieces = [f"{index}", ">"] if kind == "text" else ['{"n":', f"{index}}}"]
         name = "text" if kind == "text" else "partial_json"
         deltas = [{"type": "text_delta" if kind == "text" else "input_json_delta", name: piece} for piece in pieces]
