@@ -154,9 +154,23 @@ async def test_a_line_being_written_is_skipped_and_a_damaged_one_is_an_error(ser
     summary = await aggregate_files(config(), own_config=servers.own_config)
     assert summary.records == 2
     assert any("still being written" in note for note in summary.notes)
+    path.write_bytes(whole + b'{"_ng_task\n\n')
+    assert (await aggregate_files(config(), own_config=servers.own_config)).notes == summary.notes
     path.write_bytes(b"{oops\n" + whole)
     with pytest.raises(DataError, match="line 1"):
         await aggregate_files(config(), own_config=servers.own_config)
+
+
+async def test_a_reward_that_is_no_json_number_is_read_as_null_and_never_written_again(servers, run_folder):
+    row = '{"_ng_task_index": %d, "_ng_rollout_index": 0, "agent_ref": {"name": "agent_a"}, "reward": %s}\n'
+    path = run_folder / "rollouts-a.jsonl"
+    path.write_text(row % (0, "NaN") + row % (1, "1") + row % (2, "-Infinity"))
+    summary = await aggregate_files(config(), own_config=servers.own_config)
+    assert summary.records == 3
+    assert [row["reward"] for row in servers.metric_requests[-1][1]] == [None, 1, None]
+    merged = [json.loads(line) for line in summary.merged_path.read_text().splitlines()]
+    assert [row["reward"] for row in merged] == [None, 1, None]
+    assert sum("NaN and infinity" in note for note in summary.notes) == 2
 
 
 async def test_without_a_head_server_metrics_are_computed_here(servers, make_rows, run_folder):

@@ -333,6 +333,7 @@ async def test_no_rows_end_at_once(servers, head):
         ({"record_output_dir": "x"}, "go together"),
         ({"record_shard": "x"}, "go together"),
         ({"record_output_dir": "x", "record_shard": "../x"}, "shard label"),
+        ({"record_output_dir": "x", "record_shard": 7}, "a shard label is a string, not `int`"),
         ({"record_output_dir": "x", "record_shard": "a_failures"}, "must not end"),
         ({"record_omitted_rollouts": True}, "needs `record_output_dir`"),
         ({"delete_model_call_capture": True, "enrich_results": True, "include_model_call_payloads": False}, "bodies"),

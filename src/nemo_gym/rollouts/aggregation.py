@@ -20,7 +20,7 @@ from typing import Any
 from nemo_gym.config.names import HEAD_SERVER
 from nemo_gym.errors import ConfigError, DataError, GymError, HeadServerUnreachableError, RemoteError
 from nemo_gym.records import keys
-from nemo_gym.records.codec import JsonObject, decode_object, encode, encode_pretty
+from nemo_gym.records.codec import JsonObject, decode_non_finite, decode_object, encode, encode_pretty
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
@@ -202,6 +202,8 @@ class _Merge:
         self._clash = False
         self._dense: dict[tuple[str, bytes], int] = {}
         self._shard_of_dense: dict[int, str] = {}
+        self._not_finite: set[tuple[int, int]] = set()
+        """File and offset of the rows that hold NaN or infinity, which is never written again."""
 
     def scan(self) -> None:
         """Find the rows that count, and whether two runs use the same indices."""
@@ -209,7 +211,7 @@ class _Merge:
         imputes = self._imputes
         ledger = Ledger()
         for number, path in enumerate(self._shards):
-            for record, offset, length in self._records(path):
+            for record, offset, length in self._records(path, number):
                 server, run = _server_of(record), str(record.get(keys.RUN_ID) or self._runs[number])
                 key = rollout_key(record)
                 if key is not None:
@@ -300,21 +302,34 @@ class _Merge:
         try:
             for place in self._places:
                 files[place.file].seek(place.offset)
-                yield files[place.file].read(place.length), place.file
+                raw = files[place.file].read(place.length)
+                if (place.file, place.offset) in self._not_finite:
+                    raw = encode(decode_non_finite(raw))
+                yield raw, place.file
         finally:
             for file in files:
                 file.close()
 
-    def _records(self, path: Path) -> Iterator[tuple[JsonObject, int, int]]:
+    def _records(self, path: Path, number: int) -> Iterator[tuple[JsonObject, int, int]]:
+        unreadable: DataError | None = None
         for line in read_lines(path):
+            if unreadable is not None:  # only a last line can be one that a kill cut
+                raise unreadable
             try:
                 record = decode_line(line, path)
-            except ValueError:
-                if line.complete:
-                    raise
-                self._summary.notes.append(f"`{path}`: the last line is still being written, or was cut; it is skipped")
-                continue
+            except DataError as error:
+                try:
+                    record = decode_non_finite(line.data)
+                except ValueError:
+                    unreadable = error
+                    continue
+                self._not_finite.add((number, line.offset))
+                self._summary.notes.append(
+                    f"`{path}` line {line.number}: NaN and infinity are not JSON; they are read as null"
+                )
             yield record, line.offset, len(line.data)
+        if unreadable is not None:
+            self._summary.notes.append(f"`{path}`: the last line is still being written, or was cut; it is skipped")
 
 
 async def _metrics_source(head: HeadAddress, *, named: bool) -> tuple[RouterMetricsSource | None, str]:

@@ -135,7 +135,9 @@ def aggregate_metrics_path_for(output: str | Path) -> Path:
 
 def check_shard_label(label: object) -> str:
     """Return `label` when it can name a shard, else raise ValueError saying why."""
-    if not isinstance(label, str) or not _LABEL.fullmatch(label):
+    if not isinstance(label, str):
+        raise ValueError(f"a shard label is a string, not `{type(label).__name__}`")
+    if not _LABEL.fullmatch(label):
         raise ValueError(
             f"shard label `{label}` must start with a letter or digit and hold only letters, digits, `.`, `_`, `-`"
         )
