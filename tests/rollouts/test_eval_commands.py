@@ -362,6 +362,13 @@ def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_fi
     assert "metrics of `agent_a` are computed here" in err
 
 
+def test_aggregate_asks_only_for_what_it_cannot_make_up(capsys):
+    assert main.run(["eval", "aggregate"]) == 2
+    err = capsys.readouterr().err
+    assert "--input-glob" in err
+    assert "--output" not in err
+
+
 def test_aggregate_takes_only_a_head_server_of_the_command_line_for_the_one_that_was_meant(
     servers, tmp_path, monkeypatch, capsys
 ):
