@@ -13,7 +13,7 @@
      ├─ BoundaryError              the failure crossed a process or a disk                       exit 1
      │   ├─ ServerStartError       a server process died or never answered while starting
      │   └─ RecordingError         a record could not be made durable
-     ├─ RunFailedError             the run ended, and has failures that the user must see        exit 1
+     ├─ RunFailedError             the run ended with failures to be seen (also a RuntimeError)  exit 1
      │   └─ IncompleteEvaluationError  rollouts are still owed, and were required            exit 3
      └─ InvalidRolloutResultError  a reply that cannot represent a completed rollout (also ValueError)
 
@@ -112,7 +112,7 @@ class RecordingError(BoundaryError):
     """A record could not be made durable; nothing after it is claimed to be recorded."""
 
 
-class RunFailedError(GymError):
+class RunFailedError(GymError, RuntimeError):
     """The run ended and has failures that the user must see."""
 
 

@@ -13,6 +13,7 @@ DOORS = [
     "base_responses_api_agent",
     "base_responses_api_model",
     "config_types",
+    "core.failure_kinds",
     "episode_types",
     "failure_kinds",
     "global_config",
@@ -26,6 +27,7 @@ DOORS = [
     "rollout_observability",
     "rollouts",
     "server_utils",
+    "utils.path_utils",
 ]
 
 NAMES = {
@@ -83,6 +85,10 @@ NAMES = {
     "rollout_health": ["run_health_checks", "CHECK_REGISTRY", "Finding", "HealthCheckResult", "Verdict"],
     "rollout_observability": ["AgentObservationBundle", "SandboxObservation", "TrajectoryRecord", "ModelCallRef"],
     "episode_types": ["EpisodeId", "TaskId"],
+    "core.failure_kinds": [
+        *("FAILURE_KINDS", "FailureStage", "is_registered", "is_namespaced", "validate_failure_kind", "CANCELLED"),
+    ],
+    "utils.path_utils": ["failures_path_for", "materialized_path_for", "aggregate_metrics_path_for"],
     "sandbox": [
         *("AsyncSandbox", "SandboxSpec", "SandboxResources", "create_provider", "SandboxCreateError"),
         *("resolve_provider_config", "resolve_provider_metadata", "rewrite_image", "AsyncSandboxCompose"),

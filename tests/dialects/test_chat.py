@@ -316,6 +316,17 @@ class TestEnds:
         result = feed("chat", delta({"content": "x"}, finish_reason="error"), "[DONE]")
         assert (result.terminal, result.error_category) == ("error", "upstream_error")
 
+    def test_an_error_that_comes_after_a_finish_reason_error_says_what_it_was(self, feed: Feed) -> None:
+        error = {"code": 429, "message": "m"}
+        result = feed("chat", delta({"content": "x"}, finish_reason="error"), {"error": error}, "[DONE]")
+        assert (result.terminal, result.stream_error, result.error_category) == ("error", error, "rate_limit")
+
+    @pytest.mark.parametrize("wrap", [lambda error: {"error": error}, lambda error: {"object": "error", **error}])
+    def test_of_two_errors_the_first_is_kept_with_its_category(self, feed: Feed, wrap: Any) -> None:
+        first, second = {"code": 429, "message": "m"}, {"code": 504, "message": "n"}
+        result = feed("chat", delta({"content": "x"}), wrap(first), wrap(second), "[DONE]")
+        assert (result.stream_error, result.error_category) == (wrap(first).get("error", wrap(first)), "rate_limit")
+
     def test_a_null_error_is_none(self, feed: Feed) -> None:
         assert feed("chat", {**delta({"content": "x"}), "error": None}, "[DONE]").terminal == "complete"
 

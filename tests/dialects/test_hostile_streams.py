@@ -115,6 +115,30 @@ def test_an_event_cut_by_the_end_of_the_body_is_named(feed: Feed) -> None:
     assert (result.problems, result.error_category) == (["event_cut"], "stream_truncated")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("dialect", "start", "ending"),
+    [
+        ("messages", {"type": "message_start", "message": {"id": "m"}}, {"type": "message_stop"}),
+        ("responses", {"type": "response.created", "response": {"id": "r"}}, {"type": "response.completed"}),
+        ("responses", {"type": "response.created", "response": {"id": "r"}}, {"type": "response.incomplete"}),
+        ("responses", {"type": "response.created", "response": {"id": "r"}}, {"type": "response.failed"}),
+    ],
+)
+def test_half_an_ending_is_no_ending(dialect: Any, start: Any, ending: Any, end: str) -> None:
+    """C16: cut at every byte of its ending, a stream is truncated until the data of the ending is whole."""
+    before = f"data: {json.dumps(start)}{end}{end}".encode()
+    block = f"event: {ending['type']}{end}data: {json.dumps(ending)}".encode()
+    for at in range(len(block) + 1):
+        accumulator = make_accumulator(dialect)
+        accumulator.feed(before + block[:at])
+        accumulator.finish()
+        whole = at == len(block)
+        assert accumulator.terminal_seen is whole, block[:at]
+        assert (accumulator.error_category == "stream_truncated") is not whole, block[:at]
+        assert accumulator.response is not None
+
+
 def test_a_bad_event_does_not_lose_its_neighbours(feed: Feed) -> None:
     good = {"choices": [{"index": 0, "delta": {"content": "x"}}]}
     result = feed("chat", good, "{nonsense", {"choices": [{"index": None, "delta": 5}]}, good, "[DONE]")

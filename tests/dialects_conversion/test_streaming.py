@@ -244,6 +244,105 @@ def test_parallel_calls_whose_pieces_alternate_come_one_after_the_other() -> Non
     assert [block["input"] for block in blocks] == [{"a": 1}, {"b": 2}]
 
 
+def _call(name: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": text}, **more}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "message", "text", "calls"),
+    [
+        ([{"content": "who"}], {"content": "whole"}, "whole", []),
+        ([{"content": "whole"}], {"content": "whole"}, "whole", []),
+        ([], {"content": "whole"}, "whole", []),
+        ([{"refusal": "no"}], {"content": None, "refusal": "no"}, "", []),
+        ([{"reasoning": "hm"}, {"content": "a"}], {"reasoning": "hm", "content": "ab"}, "ab", []),
+        ([{"tool_calls": [_call("f", "{}", index=0, id="x")]}], {"content": "a"}, "a", ["f {}"]),
+        ([{"tool_calls": [_call("f", '{"a":', index=0, id="x")]}], {"tool_calls": [_call("f", '{"a":1}', id="x")]}, "",
+         ['f {"a":1}']),
+        ([{"tool_calls": [_call("f", "{}", index=0, id="x")]}],
+         {"tool_calls": [_call("f", "{}", id="x"), _call("g", "{}", id="y")]}, "", ["f {}", "g {}"]),
+        ([{"tool_calls": [_call("f", "{}"), _call("f", "{}")]}], {"tool_calls": [_call("f", "{}"), _call("f", "{}")]},
+         "", ["f {}", "f {}"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("then", [None, "!"])
+@pytest.mark.parametrize("target", ["responses", "messages"])
+def test_a_whole_message_behind_deltas_is_told_once(
+    deltas: list[Any], message: Any, text: str, calls: list[str], then: str | None, target: Any
+) -> None:
+    """What was told is not told again, no call is run twice, and the stream has its end."""
+    whole = {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": None}]}
+    chunks = [*(chunk(**delta) for delta in deltas), b"data: " + json.dumps(whole).encode() + b"\n\n"]
+    chunks += [chunk(content=then)] if then else []
+    converter = StreamConverter("chat", target, mint=MINT)
+    stream = b"".join(map(converter.feed, [*chunks, FINISH])) + converter.finish()
+    result = make_accumulator(target)
+    result.feed(stream)
+    result.finish()
+    assert (result.terminal, result.problems) == ("complete", [])
+    found: list[tuple[str, str]] = []
+    for event in (json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: ")):
+        delta = event.get("delta")
+        if event["type"] == "response.output_text.delta":
+            found.append(("text", delta))
+        elif event["type"] == "content_block_delta" and delta["type"] == "text_delta":
+            found.append(("text", delta["text"]))
+    refused = "".join(value for value in [message.get("refusal")] if value) if target == "messages" else ""
+    assert "".join(value for _, value in found) == refused + text + (then or "")
+    assert tool_calls_of_stream(target, result.response) == calls
+
+
+def tool_calls_of_stream(target: str, response: Any) -> list[str]:
+    """Each call as name and arguments, in order."""
+    if target == "messages":
+        blocks = [block for block in response["content"] if block["type"] == "tool_use"]
+        return [f"{block['name']} {json.dumps(block['input'], separators=(',', ':'))}" for block in blocks]
+    return [f"{item['name']} {item['arguments']}" for item in response["output"] if item["type"] == "function_call"]
+
+
+@pytest.mark.parametrize("target", ["responses", "chat"])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_messages_blocks_that_alternate_are_told_one_after_the_other(target: Any, data: st.DataObject) -> None:
+    """Whatever order the events of several blocks come in, no input becomes text and no text input."""
+    blocks: list[list[dict[str, Any]]] = []
+    for index, kind in enumerate(data.draw(st.lists(st.sampled_from(["text", "tool_use"]), min_size=1, max_size=4))):
+        own = {"text": f"<{index}"} if kind == "text" else {"id": f"u{index}", "name": "f", "input": {}}
+        pieces = [f"{index}", ">"] if kind == "text" else ['{"n":', f"{index}}}"]
+        name = "text" if kind == "text" else "partial_json"
+        deltas = [{"type": "text_delta" if kind == "text" else "input_json_delta", name: piece} for piece in pieces]
+        blocks.append(
+            [
+                {"type": "content_block_start", "index": index, "content_block": {"type": kind, **own}},
+                *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+                {"type": "content_block_stop", "index": index},
+            ]
+        )
+    order = data.draw(st.permutations([index for index, events in enumerate(blocks) for _ in events]))
+    queues = [iter(events) for events in blocks]
+    events = [
+        {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "content": []}},
+        *(next(queues[index]) for index in order),
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    converter = StreamConverter("messages", target, mint=MINT)
+    stream = b"".join(converter.feed(b"data: " + json.dumps(event).encode() + b"\n\n") for event in events)
+    answer = accumulated(target, stream + converter.finish())
+    begun = list(dict.fromkeys(order))
+    texts_told = "".join(f"<{index}{index}>" for index in begun if blocks[index][0]["content_block"]["type"] == "text")
+    inputs = [f'{{"n":{index}}}' for index in begun if blocks[index][0]["content_block"]["type"] == "tool_use"]
+    if target == "chat":
+        said = answer["choices"][0]["message"]
+        assert said["content"] == (texts_told or None)
+        assert [call["function"]["arguments"] for call in said.get("tool_calls") or []] == inputs
+    else:
+        parts = [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]
+        assert "".join(sorted("".join(part["text"] for part in parts))) == "".join(sorted(texts_told))
+        found = [item["arguments"] for item in answer["output"] if item["type"] == "function_call"]
+        assert sorted(found) == sorted(inputs)
+
+
 def test_text_after_calls_stays_in_the_order_in_which_it_came() -> None:
     call = {"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}
     output = output_of(chunk(content="a"), chunk(tool_calls=[call]), chunk(content="b"), FINISH)

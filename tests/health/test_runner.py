@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from health_records import call, record, trajectory, turn, without, write_lines
+from health_records import CASES, call, record, trajectory, turn, without, write_lines
 
+from nemo_gym.capture import CaptureStore
 from nemo_gym.health import CHECK_REGISTRY, health_check_run_dir, normalize_ignored_checks, run_health_checks
 from nemo_gym.health.types import HealthCheckResult
+from nemo_gym.records.identity import rollout_id_of
+from nemo_gym.rollouts.enrich import attach_evidence
 
 RUN_A, RUN_B = "a" * 32, "b" * 32
 
@@ -29,6 +33,36 @@ def _mixed_records() -> list[Any]:
     ]
     records += [b"", b"   ", b"{cut", record(2, 0), b"\0\0\0", record(5, 0, stage_index=2), record(6, 0, x="é" * 3000)]
     return records
+
+
+def test_health_reads_records_alone_and_never_captures_or_rewards(tmp_path: Path) -> None:
+    """A26: what it finds is the same with the captures gone, with captures that say otherwise, and for any reward."""
+    captures, records = tmp_path / "model-calls", []
+    store = CaptureStore(captures)
+    for number, case in enumerate(CASES):
+        row = {**case["row"], "_ng_task_index": number, "_ng_rollout_index": 0}
+        for exchange in case["captured_exchanges"]:
+            store.record(str(rollout_id_of(row)), exchange)
+        result = {**case["result_fields"], "reward": 1.0, "ng_agent_observations": case["ng_agent_observations"]}
+        if case["producer_ng_trajectory"] is not None:
+            result["ng_trajectory"] = case["producer_ng_trajectory"]
+        records.append({**row, **attach_evidence(row, result, capture_dirs=[captures])})
+    path = write_lines(tmp_path / "rollouts.jsonl", *records)
+    saved, first = path.read_bytes(), run_health_checks(path)
+    found = first.summary, rows_of(first)
+    assert {row["verdict"] for row in found[1]} == {"healthy", "unhealthy", "unobserved"}
+    for record_ in records:
+        rollout_id = record_["ng_model_call_capture"]["rollout_id"]
+        store.record(rollout_id, {"model_call_id": "c1", "status_code": 500, "error_category": "upstream_error"})
+        store.mark_incomplete(rollout_id)
+    contradicted = run_health_checks(path)
+    assert (contradicted.summary, rows_of(contradicted)) == found
+    shutil.rmtree(captures)
+    alone = run_health_checks(path)
+    assert (alone.summary, rows_of(alone)) == found
+    assert path.read_bytes() == saved
+    lost = run_health_checks(write_lines(path, *({**record_, "reward": 0.0} for record_ in records)))
+    assert (lost.summary, rows_of(lost)) == found
 
 
 def test_one_record_gives_the_two_reports_with_every_key(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class StubServers:
             self.metric_requests.append((agent, rows))
             if self.metrics_status != 200:
                 return web.Response(status=self.metrics_status, text="no metrics here")
-            rewards = [row["reward"] for row in rows if "reward" in row]
+            rewards = [row["reward"] for row in rows if row.get("reward") is not None]
             mean = {"mean/reward": sum(rewards) / len(rewards)} if rewards else {}
             tasks = sorted({row["_ng_task_index"] for row in rows})
             groups = [{"_ng_task_index": task, "sample": {"agent_ref": {"name": "agent"}}} for task in tasks]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from nemo_gym.rollouts import (
     RolloutAggregationHelper,
     RolloutCollectionConfig,
     RolloutCollectionHelper,
+    aggregation,
 )
 from nemo_gym.rollouts.accounting import Denominators
 from nemo_gym.rollouts.aggregation import aggregate_files
@@ -152,9 +154,23 @@ async def test_a_line_being_written_is_skipped_and_a_damaged_one_is_an_error(ser
     summary = await aggregate_files(config(), own_config=servers.own_config)
     assert summary.records == 2
     assert any("still being written" in note for note in summary.notes)
+    path.write_bytes(whole + b'{"_ng_task\n\n')
+    assert (await aggregate_files(config(), own_config=servers.own_config)).notes == summary.notes
     path.write_bytes(b"{oops\n" + whole)
     with pytest.raises(DataError, match="line 1"):
         await aggregate_files(config(), own_config=servers.own_config)
+
+
+async def test_a_reward_that_is_no_json_number_is_read_as_null_and_never_written_again(servers, run_folder):
+    row = '{"_ng_task_index": %d, "_ng_rollout_index": 0, "agent_ref": {"name": "agent_a"}, "reward": %s}\n'
+    path = run_folder / "rollouts-a.jsonl"
+    path.write_text(row % (0, "NaN") + row % (1, "1") + row % (2, "-Infinity"))
+    summary = await aggregate_files(config(), own_config=servers.own_config)
+    assert summary.records == 3
+    assert [row["reward"] for row in servers.metric_requests[-1][1]] == [None, 1, None]
+    merged = [json.loads(line) for line in summary.merged_path.read_text().splitlines()]
+    assert [row["reward"] for row in merged] == [None, 1, None]
+    assert sum("NaN and infinity" in note for note in summary.notes) == 2
 
 
 async def test_without_a_head_server_metrics_are_computed_here(servers, make_rows, run_folder):
@@ -262,6 +278,39 @@ async def test_a_shard_that_was_killed_before_its_first_result_counts_as_zero(se
     assert (summary.records, summary.imputed) == (2, 2)
 
 
+@pytest.mark.parametrize("index", [[1], {"a": 1}, "1", 1.5, -1, None])
+async def test_rows_of_odd_indices_count_each_once_also_where_runs_clash(servers, make_rows, run_folder, index):
+    await record_shards(servers, make_rows, run_folder, ["a", "b"])
+    odd = json.dumps(
+        {"_ng_task_index": index, "_ng_rollout_index": index, "reward": 1, "agent_ref": {"name": "agent_a"}}
+    )
+    for name in ("rollouts-a.jsonl", "rollouts-a_failures.jsonl"):
+        with (run_folder / name).open("a") as file:
+            file.write(odd + "\n")
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-*.jsonl", output_jsonl_fpath="merged/m.jsonl", disable_health_check=True,
+        count_failure_classes_as_zero=["agent_run_error"], count_missing_rollouts_as_zero=True,
+    )  # fmt: skip
+    summary = await aggregate_files(config, own_config={})
+    assert summary.records == 5
+    assert summary.imputed == 0
+
+
+@pytest.mark.parametrize("reward", [None, "1", "NaN", [1]])
+async def test_a_failure_without_a_number_for_its_reward_counts_as_zero(servers, make_rows, run_folder, reward):
+    await record_shards(servers, make_rows, run_folder, ["a"])
+    failed = {"_ng_failure_class": "judge_failed", "_ng_task_index": 7, "_ng_rollout_index": 0, "reward": reward}
+    (run_folder / "rollouts-a_failures.jsonl").write_text(json.dumps(failed) + "\n")
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-a.jsonl", output_jsonl_fpath="merged/m.jsonl", disable_health_check=True,
+        count_failure_classes_as_zero=["judge_failed"],
+    )  # fmt: skip
+    summary = await aggregate_files(config, own_config={})
+    assert summary.imputed == 1
+    [group] = [g for entry in summary.metrics for g in entry["group_level_metrics"] if g["_ng_task_index"] == 7]
+    assert group["mean/reward"] == 0.0
+
+
 async def test_a_glob_that_matches_nothing_beside_one_that_does_is_said(servers, make_rows, run_folder):
     await record_shards(servers, make_rows, run_folder, ["s7"])
     settings = config(merge_shards=False).model_copy(update={"input_glob": "run/rollouts-s7.jsonl, run/typo-*.jsonl,"})
@@ -309,6 +358,21 @@ async def test_what_happens_to_listen_on_the_head_port_changes_nothing_unless_it
             await aggregate_files(config(), own_config=there)
 
 
+@pytest.mark.parametrize(("named", "limit"), [(False, "_UNNAMED_HEAD_TIMEOUT_S"), (True, "TIMEOUT_S")])
+async def test_a_program_that_says_nothing_on_the_head_port_is_waited_for_a_while(
+    servers, run_folder, monkeypatch, named, limit
+):
+    monkeypatch.setattr(aggregation, limit, 0.1)
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "gone"}, "reward": 1}
+    (run_folder / "rollouts-a.jsonl").write_text(json.dumps(row) + "\n")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = {"head_server": {"host": "127.0.0.1", "port": silent.getsockname()[1]}}
+        async with asyncio.timeout(20):
+            summary = await aggregate_files(config(), own_config=there, head_named=named)
+    [note] = summary.notes
+    assert "computed here" in note
+
+
 @contextlib.contextmanager
 def token_head():
     """The port of a head server that answers only those who have its token."""
@@ -342,3 +406,25 @@ async def test_an_environment_beside_the_one_that_ran_gives_its_own_metrics_only
         "metrics of `gone` are computed here, without the server's own: what runs at "
         f"http://127.0.0.1:{servers.head_port} lacks it (it has `agent_a`)"
     )
+
+
+async def test_a_merged_file_replaces_an_earlier_one_and_nothing_else(servers, make_rows, run_folder):
+    await record_shards(servers, make_rows, run_folder, ["a", "b"])
+    (run_folder / "notes.txt").write_text("mine\n")
+    (run_folder / "table.json").write_text('{"mine": 1}\n')
+    (run_folder / "rollouts-old.jsonl").write_text('{"_ng_task_index": 9, "_ng_rollout_index": 0, "reward": 1}\n')
+    before = {path: path.read_bytes() for path in run_folder.iterdir()}
+    for name in (
+        "rollouts-a.jsonl", "rollouts-b_failures.jsonl", "rollouts-b_materialized_inputs.jsonl", "notes.txt",
+        "table.json", "rollout_verdicts.jsonl", "quality_summary.json", "sub/",
+    ):  # fmt: skip
+        config = RolloutAggregationConfig(input_glob="run/rollouts-*.jsonl", output_jsonl_fpath=f"run/{name}")
+        with pytest.raises(ConfigError):
+            await aggregate_files(config, own_config=servers.own_config)
+    assert {path: path.read_bytes() for path in run_folder.iterdir()} == before
+    config = RolloutAggregationConfig(
+        input_glob="run/rollouts-?.jsonl", output_jsonl_fpath="run/merged.jsonl", disable_health_check=True
+    )
+    for _ in range(2):
+        summary = await aggregate_files(config, own_config=servers.own_config)
+        assert summary.records == len((run_folder / "merged.jsonl").read_text().splitlines()) == 4

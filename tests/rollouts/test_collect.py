@@ -105,6 +105,25 @@ async def test_resume_runs_only_what_failed_under_new_attempt_ids(servers, colle
     assert retried["_ng_prior_failures"] == [{"class": "agent_run_error", "kind": "agent_run_error", "attempt": 0}]
 
 
+async def test_a_rollout_is_one_record_of_a_run_however_often_it_was_tried(servers, collect):
+    servers.behaviours["agent_a"] = lambda row: (
+        (500, "x") if row["q"] else {"reward": 0.5, "_ng_no_persist": row.get("_ng_attempt_index") == 0}
+    )
+    with pytest.raises(RunFailedError):
+        await collect(num_samples_in_parallel=1)
+    for _ in range(2):
+        summary = await collect(
+            route_failures_to_sidecar=True, resume_from_cache=True, record_omitted_rollouts=True,
+            num_samples_in_parallel=1,
+        )  # fmt: skip
+    assert keys_of(summary.records) == [(0, 0), (1, 0), (2, 0)]
+    assert [record.get("reward") for record in summary.records] == [0.5, None, None]
+    assert [record.get("_ng_attempt_index") for record in summary.records] == [None, 1, 1]
+    servers.behaviours["agent_a"] = lambda row: {"reward": 1.0} if row["q"] == 1 else {"_ng_no_persist": True}
+    summary = await collect(route_failures_to_sidecar=True, resume_from_cache=True, record_omitted_rollouts=True)
+    assert [(record["_ng_task_index"], record["reward"]) for record in summary.records] == [(0, 0.5), (1, 1.0)]
+
+
 async def test_the_attempts_of_a_rollout_are_bounded_and_it_is_said_how_to_have_more(
     servers, collect, monkeypatch, capsys
 ):

@@ -293,30 +293,6 @@ def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_f
     assert (code, "`--input-glob <value>`" in err, "--output" in err) == (2, True, False)
 
 
-@pytest.mark.parametrize("shards", ["run/rollouts-a.jsonl", "run/rollouts-*.jsonl"])
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [
-        ("run/rollouts-b.jsonl", "holds the rollouts of a run"),
-        ("in.jsonl", "is no earlier merged file"),
-        ("run", "is a folder"),
-        ("pipe", "is no regular file"),
-    ],
-)
-def test_merging_replaces_only_what_merging_made(servers, gym, rows_file, tmp_path, shards, output, said):
-    """The output may be another run or one of the shards, by a slip: what was collected is nowhere else."""
-    os.mkfifo(tmp_path / "pipe")
-    for name in "ab":
-        gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", f"run/rollouts-{name}.jsonl", gym.head)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    code, out, err = gym("eval", "aggregate", "-i", shards, "-o", output, gym.head)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    for _ in range(2):
-        assert gym("eval", "aggregate", "-i", shards, "-o", "run/all.jsonl", gym.head)[0] == 0
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a_materialized_inputs.jsonl", "a_manifest.json", "a_batch_status.json"])
 @pytest.mark.parametrize(
     "words", [("dataset", "make", "ledger", "--size", "1", "-o"), ("eval", "health-check", "run", "--junit")]
@@ -403,6 +379,13 @@ def test_json_on_stdout_keeps_what_else_must_be_known_on_stderr(servers, rows_fi
     assert "expected 6 = 6 scored + 0 failed + 0 omitted + 0 missing" in err
     assert "`run/typo` matches nothing" in err
     assert "metrics of `agent_a` are computed here" in err
+
+
+def test_aggregate_asks_only_for_what_it_cannot_make_up(capsys):
+    assert main.run(["eval", "aggregate"]) == 2
+    err = capsys.readouterr().err
+    assert "--input-glob" in err
+    assert "--output" not in err
 
 
 def test_aggregate_takes_only_a_head_server_of_the_command_line_for_the_one_that_was_meant(

@@ -132,3 +132,22 @@ def test_health_adds_up_counts_beyond_64_bits(tmp_path, workers):
     result = run_health_checks([path], workers=workers)
     tokens = json.loads(result.summary_path.read_text())["run"]["stats"]["tokens"]
     assert tokens["capture_prompt"] == 16 * big
+
+
+@pytest.mark.parametrize("mark", sorted(OBEYED))
+async def test_a_mark_that_a_row_already_has_is_echoed_and_not_set(servers, head, make_rows, tmp_path, read_rows, mark):
+    rows = [{**row, mark: "as it was saved"} for row in make_rows(2)]
+
+    def answer(row):
+        agents_own = {"_ng_failure_class": "judge_failed"} if row["_ng_task_index"] else {}
+        return {**row, "reward": 1.0, **agents_own}
+
+    servers.behaviours["agent_a"] = answer
+    completions = RolloutCollectionHelper().run_examples(rows, head, record_output_dir=tmp_path, record_shard="s")
+    async for _ in completions:
+        pass
+    for name, task in (("rollouts-s.jsonl", 0), ("rollouts-s_failures.jsonl", 1)):
+        found = read_rows(tmp_path / name)
+        if mark == "_ng_failure_class" or task == 0:
+            assert mark not in found[0] or found[0][mark] == "judge_failed"
+        assert [record["_ng_task_index"] for record in found] == [task]

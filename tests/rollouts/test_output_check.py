@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import threading
 
 import pytest
 
@@ -11,7 +14,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collect import collect_run
 from nemo_gym.rollouts.output_check import check_output
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
-from nemo_gym.store import RunFiles
+from nemo_gym.store import RunFiles, RunLock
 
 
 @pytest.fixture
@@ -167,3 +170,66 @@ async def test_resuming_with_the_materialized_inputs_as_input_is_no_clash(collec
     await collect(files.rollouts, input_jsonl_fpath=str(files.materialized), resume_from_cache=True)
     with pytest.raises(ConfigError, match="is the input"):
         await collect(files.rollouts, input_jsonl_fpath=str(files.materialized))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rollout_verdicts.jsonl", "quality_summary.json", "r_failures.jsonl", "r_materialized_inputs.jsonl",
+        "r_manifest.json", "r_rollout_verdicts.jsonl", "r_quality_summary.json", "r_coverage", "out/", "~/r.jsonl",
+    ],
+)  # fmt: skip
+async def test_a_name_that_means_something_else_is_refused(servers, collect, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    before = tree(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(ConfigError):
+            await collect(name, resume_from_cache=resume)
+    assert tree(tmp_path) == before
+    assert servers.received == []
+
+
+async def test_runs_that_start_at_once_in_a_new_folder_do_not_hinder_each_other(collect, tmp_path):
+    folder = tmp_path / "new" / "deep"
+    ended = threading.Event()
+
+    def come_and_go():
+        # As a run does of which nothing came: its folders are gone again as soon as they are empty.
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.rmdir()
+                folder.parent.rmdir()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for number in range(20):
+            check_output(str(folder / f"r{number}.jsonl"))
+            RunLock(folder / f"r{number}.lock", make_folder=True).acquire()
+            for made in folder.iterdir():
+                made.unlink()
+    finally:
+        ended.set()
+        other.join()
+    await asyncio.gather(*(collect(tmp_path / "fresh" / f"r{number}.jsonl") for number in range(5)))
+    assert len(list((tmp_path / "fresh").glob("r?.jsonl"))) == 5
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_rollouts_go_where_a_link_leads(collect, tmp_path, overwrite):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "kept.jsonl").touch()
+    (tmp_path / "r.jsonl").symlink_to(tmp_path / "other" / "kept.jsonl")
+    for _ in range(2 if overwrite else 1):
+        await collect(tmp_path / "r.jsonl", overwrite=overwrite)
+        assert (tmp_path / "r.jsonl").is_symlink()
+        assert len((tmp_path / "other" / "kept.jsonl").read_text().splitlines()) == 1
+
+
+async def test_a_run_that_was_set_aside_can_be_resumed_where_it_is(collect, tmp_path):
+    await collect(tmp_path / "r.jsonl")
+    await collect(tmp_path / "r.jsonl")
+    (kept,) = tmp_path.glob("r.bak-*[0-9].jsonl")
+    await collect(kept, resume_from_cache=True)
+    assert len(kept.read_text().splitlines()) == 1

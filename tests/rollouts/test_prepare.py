@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts import RolloutCollectionHelper
 from nemo_gym.rollouts.prepare import RowPreparer, expand_rows, interleaved, row_text, skills_ref_of
 
@@ -133,3 +134,34 @@ def test_overrides_and_skills_are_laid_over_rows_but_never_over_materialized_one
     task = {"task_id": {"taskset": "t", "task_id": "1"}, "task_input": {}}
     with pytest.raises(ValueError, match="rows 0 are materialized"):
         list(expand_rows([(task, b"x", 0)], RowPreparer(create_params={"temperature": 0.1})))
+
+
+@pytest.mark.parametrize("repeats", [0, -1, True, 1.5, "2", {"x": 0, "y": 1}, {"_default": -1}, {"x": True, "y": 1}])
+def test_a_number_of_repeats_that_is_none_is_refused_and_drops_no_row(repeats):
+    with pytest.raises(ConfigError, match=r"`num_repeats.*whole number"):
+        prepare(ROWS, num_repeats=repeats)
+
+
+@pytest.mark.parametrize("targets", [[], "xy", ["x", "x"], ["", "x"], [None], [1]])
+def test_a_fan_out_without_distinct_agents_is_refused(targets):
+    with pytest.raises(ConfigError, match=r"`fan_out\.x`"):
+        prepare(ROWS, fan_out={"x": targets})
+
+
+@pytest.mark.parametrize("target", ["", None, 1])
+def test_an_agent_map_that_leads_nowhere_is_refused(target):
+    with pytest.raises(ConfigError, match=r"`agent_map\.x` names no agent"):
+        prepare(ROWS, agent_map={"x": target})
+
+
+@pytest.mark.parametrize("metadata", [5, "text", [1]])
+def test_a_seed_needs_metadata_that_is_an_object(metadata):
+    with pytest.raises(ConfigError, match=r"row 0.*metadata` must be an object"):
+        prepare(
+            [{**ROWS[0], "responses_create_params": {"input": "a", "metadata": metadata}}], num_repeats_add_seed=True
+        )
+
+
+def test_what_is_no_row_is_named_by_position():
+    with pytest.raises(ValueError, match="rows 1, 2 are no objects"):
+        prepare([ROWS[0], 1, "row"])

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.errors import ResumeRefusedError
+from nemo_gym.errors import DataError, ResumeRefusedError
 from nemo_gym.records.failures import (
     RolloutFailure,
     RolloutFailureRecord,
     RunFailure,
     failure_record,
+    is_attempt,
     is_terminal_failure,
     latest_failures,
     observed_elapsed,
@@ -22,11 +24,13 @@ from nemo_gym.records.failures import (
 from nemo_gym.records.manifest import Configuration, changed_keys, decode_manifest
 from nemo_gym.records.rows import check_recordable, rollout_key, stamp_identity
 from nemo_gym.records.status import RunStatus, decode_status
+from nemo_gym.rollouts import RolloutStore, omitted_rollout_record, raw_outcomes_are_selected
 from nemo_gym.rollouts.batch_status import RunStatusTracker, disable_run_status
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.progress import Pace, TerminalProgress, duration_text, progress_line
 from nemo_gym.rollouts.rollout_recovery import configuration_of
 from nemo_gym.rollouts.route import AgentWithoutEnvironmentServerError, AmbiguousEnvironmentServerError, Router
+from nemo_gym.rollouts.run_progress import read_progress
 from nemo_gym.rollouts.settings import RolloutCollectionConfig, parse_settings
 from nemo_gym.rollouts.topology import Instance, Topology
 
@@ -79,6 +83,18 @@ def test_the_latest_failure_is_hidden_by_an_interrupted_try_and_not_by_one_that_
     assert latest_failures([failed, interrupted]) == {(0, 0): interrupted}
     assert not is_terminal_failure(failed)
     assert is_terminal_failure({**failed, "_ng_failure_terminal": True})
+
+
+def test_what_there_is_instead_of_an_outcome_makes_the_omitted_row():
+    marks = {"_ng_failure_class": "cancelled", "_ng_no_persist": True, "_ng_dispatch_drained": True}
+    drained = {**marks, "error_message": "m"}
+    never = omitted_rollout_record(ROW, drained)
+    assert never.pop("_ng_failed_at") > 0
+    assert never == {"_ng_omitted_rollout": True, **drained, **ROW}
+    cut = omitted_rollout_record(ROW, {"elapsed_seconds": 1.5}, run_id="r")
+    assert (cut["_ng_failure_class"], cut["_ng_no_persist"], cut["elapsed_seconds"]) == ("kill_shaped", True, 1.5)
+    assert (cut["_ng_run_id"], "_ng_dispatch_drained" in cut) == ("r", False)
+    assert not any(is_attempt(record) for record in (never, cut))
 
 
 def test_elapsed_is_positive_or_unknown():
@@ -293,3 +309,52 @@ def test_a_relay_is_a_route_and_a_real_environment_server_takes_the_row_itself()
     with pytest.raises(ValueError, match=r"environment_server_routes\.t"):
         Router(Topology(config)).target(task)
     assert issubclass(ResumeRefusedError, ValueError)
+
+
+ODD_INDICES = ([1], {"a": 1}, "1", 1.5, True, -1, None)
+
+
+def test_a_row_whose_indices_name_no_rollout_is_kept_and_hides_no_other(tmp_path):
+    good = {"_ng_task_index": 1, "_ng_rollout_index": 0, "reward": 1.0}
+    odd = [{**good, "_ng_task_index": value} for value in ODD_INDICES] + [{"reward": 0.5}, {"reward": 0.25}]
+    path = tmp_path / "rollouts-a.jsonl"
+    lines = "".join(json.dumps(row) + "\n" for row in [good, *odd, good])
+    for name in ("rollouts-a.jsonl", "rollouts-a_failures.jsonl", "rollouts-a_materialized_inputs.jsonl"):
+        (tmp_path / name).write_text(lines)
+    for place in (path, tmp_path):
+        store = RolloutStore(place, read_only=True)
+        assert list(store.results()) == [good, *odd]
+        assert list(store.latest_failures()) == list(store.attempts()) == [("rollouts-a.jsonl", 1, 0)]
+        assert list(store.missing()) == odd
+    assert not raw_outcomes_are_selected(path)
+    path.write_text("".join(json.dumps(row) + "\n" for row in [good, *odd]))
+    assert raw_outcomes_are_selected(path)
+
+
+@pytest.mark.parametrize("saved", [b"", b"{", b"[]", b"{}", b"\0" * 50])
+def test_unreadable_progress_of_one_shard_hides_no_other(tmp_path, saved):
+    for label in ("a", "b"):
+        (tmp_path / f"rollouts-{label}.jsonl").write_text(
+            '{"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1}\n'
+        )
+    broken = tmp_path / "rollouts-a_batch_status.json"
+    broken.write_bytes(saved)
+    first, second = read_progress(tmp_path)
+    assert [run.derived for run in (first, second)] == [True, True]
+    assert [run.status.counts.succeeded for run in (first, second)] == [1, 1]
+    assert "not a run status" in first.status.reason
+    assert second.status.reason is None
+    assert read_progress(tmp_path / "rollouts-a.jsonl") == [first]
+    with pytest.raises(DataError, match="not a run status"):
+        read_progress(broken)
+
+
+@pytest.mark.parametrize("named", ["_failures.jsonl", "_materialized_inputs.jsonl", "_coverage.json"])
+def test_the_progress_of_a_file_beside_a_run_is_that_of_the_run(tmp_path, named):
+    row = '{"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_class": "x"}\n'
+    for name in ("rollouts-a.jsonl", "rollouts-a_failures.jsonl", "rollouts-a_materialized_inputs.jsonl"):
+        (tmp_path / name).write_text("" if name == "rollouts-a.jsonl" else row)
+    (tmp_path / "rollouts-a_coverage.json").write_text("{}\n")
+    [progress] = read_progress(tmp_path / f"rollouts-a{named}")
+    assert progress.path == tmp_path / "rollouts-a.jsonl"
+    assert (progress.status.counts.expected, progress.status.counts.failed) == (1, 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.records.failures import observed_elapsed
 from nemo_gym.records.rows import RolloutKey
 from nemo_gym.rollouts.resume import longest_first, migrate_invalid_judge_main_rows, plan_resume
 
@@ -101,3 +103,21 @@ def test_results_with_unusable_judgements_move_to_the_sidecar_once(tmp_path):
     output.write_text(text)  # a kill between the two files left the row in both
     migrate_invalid_judge_main_rows(output)
     assert (tmp_path / "rollouts_failures.jsonl").read_text() == sidecar
+
+
+@pytest.mark.parametrize("value", [["x"], {"a": 1}, 5, False, "", None])
+def test_whatever_an_agent_calls_its_failure_a_resume_reads_it(value):
+    row = {
+        "_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_class": value, "failure_kind": value,
+        "elapsed_seconds": value,
+    }  # fmt: skip
+    for retry in (False, True):
+        plan = plan_resume([], [row], max_attempts=2, retry_terminal_timeouts=retry)
+        assert plan.attempts == {(0, 0): 1}
+        assert plan.is_owed(RolloutKey(0, 0))
+
+
+@pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), -1, "soon", [1], {}])
+def test_a_duration_that_is_none_counts_as_unknown(seconds):
+    assert observed_elapsed({"elapsed_seconds": seconds}) is None
+    assert observed_elapsed({"elapsed_seconds": seconds, "response": {"metadata": {"elapsed_seconds": "4.5"}}}) == 4.5

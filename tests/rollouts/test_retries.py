@@ -160,12 +160,16 @@ async def test_who_waits_for_its_next_try_when_the_run_is_interrupted_is_still_o
     assert [results[task].get("_ng_attempt_index") for task in range(ROWS)] == [1, 1, None]
 
 
-async def test_a_rollout_that_is_never_sent_is_retried_and_uses_up_no_try(servers, collect, monkeypatch, read_rows):
-    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "1")
+async def test_an_agent_that_stays_away_ends_the_run_whatever_retries_are_left(
+    servers, collect, monkeypatch, read_rows
+):
+    monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "9")
     alive, servers.ports["agent_a"] = servers.ports["agent_a"], 1
     with pytest.raises(RunFailedError, match="cannot be reached"):
         await collect(rollout_retries=9)
-    assert counts_of(collect.files)["failed_final"] == 0
+    counts = counts_of(collect.files)
+    assert counts["failed"] == counts["failed_final"] == counts["in_flight"] == 0
+    assert len(read_rows(collect.files.failures)) <= 6
     servers.ports["agent_a"] = alive
     await collect(resume_from_cache=True)
     assert {row["_ng_task_index"] for row in read_rows(collect.files.rollouts)} == set(range(ROWS))

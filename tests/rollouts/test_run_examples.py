@@ -193,6 +193,19 @@ async def test_a_row_that_a_server_refuses_is_told_by_its_fields(servers, head, 
     assert row["_ng_failure_http_status"] == 422
 
 
+@pytest.mark.parametrize("length", [0, 1, 1999, 2000, 2001, 5000])
+@pytest.mark.parametrize("status", [500, 200])
+@pytest.mark.parametrize("letter", ["x", "é", "😀"])
+async def test_a_failure_keeps_2000_characters_of_what_was_answered(servers, head, make_rows, status, length, letter):
+    body = letter * length
+    servers.behaviours["agent_a"] = lambda row: (status, body)
+    [completion] = RolloutCollectionHelper().run_examples(make_rows(), head, route_failures_to_sidecar=True)
+    _, result = await completion
+    kept = result["_ng_failure_response_body"]
+    assert kept == (body if length <= 2000 else letter * 2000 + "…")
+    assert len(result["failure_reason"]) <= 2000
+
+
 async def test_a_refused_connection_is_tried_again_and_then_not_sent(servers, head, make_rows):
     servers.ports["agent_a"] = 1
     completions = RolloutCollectionHelper().run_examples(
@@ -320,11 +333,15 @@ async def test_no_rows_end_at_once(servers, head):
         ({"record_output_dir": "x"}, "go together"),
         ({"record_shard": "x"}, "go together"),
         ({"record_output_dir": "x", "record_shard": "../x"}, "shard label"),
+        ({"record_output_dir": "x", "record_shard": 7}, "a shard label is a string, not `int`"),
         ({"record_output_dir": "x", "record_shard": "a_failures"}, "must not end"),
         ({"record_omitted_rollouts": True}, "needs `record_output_dir`"),
         ({"delete_model_call_capture": True, "enrich_results": True, "include_model_call_payloads": False}, "bodies"),
         ({"delete_model_call_capture": True}, "nothing else keeps"),
         ({"max_resident_tasks": 0}, "at least 1"),
+        ({"dispatch_budget_s": float("nan")}, "dispatch_budget_s.*number of seconds"),
+        ({"dispatch_budget_s": "5"}, "dispatch_budget_s.*number of seconds"),
+        ({"drain_margin_s": float("nan")}, "drain_margin_s.*number of seconds"),
     ],
 )
 async def test_contradicting_options_are_refused_at_the_call(servers, head, make_rows, options, message):
@@ -368,6 +385,24 @@ async def test_an_episode_reply_of_another_attempt_is_a_failure(servers, head):
     completions = RolloutCollectionHelper().run_examples([row], head, None, True, "env_server", enrich_results=True)
     [(_, record)] = await collect(completions)
     assert record.exception_type == "StaleRolloutResult"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"result": None, "failure": None}, {"result": None}, {"failure": None}, {"result": 5}, {"failure": "why"},
+        {"result": {"reward": 1.0}, "task_id": None},
+    ],
+)  # fmt: skip
+async def test_an_episode_reply_without_an_outcome_is_no_result(servers, head, outcome):
+    servers.extra_config = RELAY
+    servers.behaviours["agent_a"] = lambda body: {
+        "episode_id": body["episode_id"], "task_id": body["task"]["task_id"], **outcome,
+    }  # fmt: skip
+    row = {"task_id": {"taskset": "t", "task_id": "7"}, "task_input": {}, "_ng_task_index": 0, "_ng_rollout_index": 0}
+    completions = RolloutCollectionHelper().run_examples([row], head, None, True, "env_server", enrich_results=True)
+    [(_, record)] = await collect(completions)
+    assert (record.exception_type, record.source) == ("InvalidRolloutResult", "collector")
 
 
 async def test_a_failure_that_the_environment_reports_is_typed_too_A13(servers, head):

@@ -108,7 +108,7 @@ async def disable_health_check(bench):
 async def health_check_ignored_checks(bench):
     summary = await bench.run(disable_health_check=False, health_check_ignored_checks="agent_turn_hollow")
     assert "agent_turn_hollow" in summary.report.health.splitlines()[0]
-    with pytest.raises(ConfigError, match="no health check `x`"):
+    with pytest.raises(ValueError, match="no health check `x`"):
         await bench.run(health_check_ignored_checks=["x"])
 
 

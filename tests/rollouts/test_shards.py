@@ -186,6 +186,31 @@ async def test_closing_early_interrupts_the_shard_and_keeps_omitted_rows_iff_ask
     assert RolloutStore(files.rollouts, read_only=True).attempts() == {}
 
 
+@pytest.mark.parametrize(
+    "label",
+    [
+        "", " ", "a b", "../a", "a/b", ".a", "-a", "a\n", "é", "x" * 129, 7, 7.5, ["a"], "a_failures", "a_coverage",
+        "a_rollout_verdicts", "a.bak-2", "step.bak-20260101T000000",
+    ],
+)  # fmt: skip
+async def test_a_label_that_would_hide_or_misname_the_shard_is_refused(servers, head, make_rows, tmp_path, label):
+    with pytest.raises(ValueError, match="label"):
+        await record(make_rows(), head, tmp_path / "runs", shard=label)
+    assert servers.received == []
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+async def test_a_folder_that_cannot_be_written_is_said_and_nothing_is_sent(servers, head, make_rows, tmp_path, rows):
+    (tmp_path / "file").touch()
+    (tmp_path / "runs" / ".rollouts-w0.lock").mkdir(parents=True)
+    (tmp_path / "taken" / "rollouts-w0.jsonl").mkdir(parents=True)
+    for folder in ("file", "file/below", "runs", "taken"):
+        with pytest.raises(RecordingError, match=r"cannot be written.*record_output_dir"):
+            await record(make_rows(rows), head, tmp_path / folder, shard="w0")
+    assert servers.received == []
+
+
 async def test_no_rows_make_a_complete_empty_shard(servers, head, tmp_path):
     assert await record([], head, tmp_path) == []
     files = shard_files(tmp_path, "step_000007-w0")
@@ -231,6 +256,26 @@ async def test_a_record_that_cannot_be_written_is_never_returned(servers, head, 
     status = json.loads(shard_files(tmp_path, "step_000007-w0").status.read_text())
     assert status["state"] == "failed"
     assert "RecordingError" in status["reason"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_shard_that_is_removed_while_it_is_written_is_not_claimed_to_be_recorded(
+    servers, head, make_rows, tmp_path, again
+):
+    def remove(row):
+        if row["_ng_task_index"] == 1:
+            files = shard_files(tmp_path / "runs", "step_000007-w0")
+            files.rollouts.unlink()
+            if again:
+                files.rollouts.touch()
+        return {**row, "reward": 1.0}
+
+    servers.behaviours["agent_a"] = remove
+    with pytest.raises(RecordingError, match=r"step_000007-w0.jsonl` cannot be written: it was removed"):
+        await record(make_rows(3), head, tmp_path / "runs", semaphore=asyncio.Semaphore(1))
+    status = json.loads(shard_files(tmp_path / "runs", "step_000007-w0").status.read_text())
+    assert status["state"] == "failed"
+    assert "removed" in status["reason"]
 
 
 async def test_a_withdrawn_result_is_not_persisted(servers, head, make_rows, read_rows, tmp_path):

@@ -173,6 +173,7 @@ async def test_the_work_of_an_agent_outlives_its_verifier(
 async def test_without_observability_nothing_is_prefixed(
     serve: Any, make_client: Any, response_body: dict[str, Any]
 ) -> None:
+    """A2: an agent process whose configuration does not say so sends no prefixed calls."""
     _, url, seen = start_both(serve, make_client, response_body)
     await post_run(url, _ng_task_index=3, _ng_rollout_index=1)
     assert seen["response"]["metadata"]["model_path"] == "/v1/responses"

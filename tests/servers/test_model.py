@@ -268,7 +268,7 @@ def test_models_tokens_and_capture_health_have_routes() -> None:
 async def test_prefixed_calls_are_captured_and_others_are_not(
     tmp_path: Any, serve: Any, answer: dict[str, Any]
 ) -> None:
-    """C3, C6, C7, C12: the route records what passed, under the id of the prefix."""
+    """A3, C3, C6, C7, C12: the route records what passed, under the id of the prefix."""
     settings = {"observability_enabled": True, "model_call_capture_dir": str(tmp_path)}
     server = make(TypedModel, settings, answer=answer)
     served = serve(server.served_app())
@@ -284,6 +284,41 @@ async def test_prefixed_calls_are_captured_and_others_are_not(
     records = read_model_call_records(CaptureStore(tmp_path), "0-1")
     assert [record.tokens_in for record in records] == [7, 7, 7]
     assert (health["enabled"], health["calls"], health["failed"]) == (True, 3, 0)
+
+
+async def test_the_setting_applies_to_every_model_server_of_the_run_c2(
+    tmp_path: Any, serve: Any, answer: dict[str, Any]
+) -> None:
+    """C2, C5: whatever a server overrides, its calls are in the one file of the rollout, under its own name."""
+
+    class Dispatching(RawModel):
+        async def responses_dispatch(self, request: Request, body: dict[str, Any]) -> Any:
+            return await self.responses(body)
+
+        chat_completions_dispatch = responses_dispatch
+        messages = responses_dispatch
+
+    class WithOwnRoutes(TypedModel):
+        def setup_webserver(self) -> Any:
+            app = super().setup_webserver()
+            app.add_api_route("/own", lambda: "mine")
+            return app
+
+    settings = {"observability_enabled": True, "model_call_capture_dir": str(tmp_path)}
+    kinds = [TypedModel, RawModel, Dispatching, WithOwnRoutes]
+    async with aiohttp.ClientSession() as session:
+        for kind in kinds:
+            server = make(kind, settings, **({"answer": answer} if issubclass(kind, TypedModel) else {}))
+            server.config.name = kind.__name__
+            served = serve(server.served_app())
+            for dialect, path in PATHS.items():
+                got = await session.post(f"{served.url}/ng-rollout/0-1{path}", json=BODIES[dialect])
+                assert got.status == 200, (kind, dialect)
+                await got.read()
+    records = read_model_call_records(CaptureStore(tmp_path), "0-1")
+    assert [(record.model_ref.name, record.dialect) for record in records if record.model_ref] == [
+        (kind.__name__, dialect) for kind in kinds for dialect in PATHS
+    ]
 
 
 async def test_the_record_of_a_failed_call_keeps_the_exceptions_category(tmp_path: Any, serve: Any) -> None:

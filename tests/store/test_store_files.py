@@ -101,6 +101,18 @@ def test_a_damaged_line_is_named_and_a_cut_tail_is_skipped_and_reported(tmp_path
     cut = []
     assert list(read_objects(path, on_cut_tail=cut.append)) == [{"a": 1}]
     assert cut[0].number == 2
+    for end in (b"\n", b"\r\n", b"\n\n \n"):
+        path.write_bytes(b'{"a": 1}\n{"b": "x' + end)
+        assert list(read_objects(path, on_cut_tail=cut.append)) == [{"a": 1}]
+        assert cut.pop().number == 2
+        path.write_bytes(b'{"a": 1}\n{"b": "x' + end + b'{"c": 1}\n')
+        with pytest.raises(DataError) as caught:
+            list(read_objects(path))
+        assert caught.value.line == 2
+    for last in (b"[1]\n", b"oops\n", b'{"b": "x"}}\n'):
+        path.write_bytes(b'{"a": 1}\n' + last)
+        with pytest.raises(DataError):
+            list(read_objects(path))
     path.write_bytes(b'{"a": 1}\n[1]\n{"c": 1}\n')
     with pytest.raises(DataError) as caught:
         list(read_objects(path))
@@ -116,6 +128,13 @@ def test_a_damaged_line_is_named_and_a_cut_tail_is_skipped_and_reported(tmp_path
         (b'{"a":1}\n{"b":2}', "completed", b'{"a":1}\n{"b":2}\n'),
         (b'{"b":', "dropped", b""),
         (b'{"a":1}\n' + b"x" * 3_000_000, "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":"x' + b"y" * 3_000_000 + b"\n" * 2_000_000, "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":\n\n', "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n{"b":\r\n', "dropped", b'{"a":1}\n'),
+        (b'{"a":1}\n\n \n', None, b'{"a":1}\n\n \n'),
+        (b'{"a":1}\n{"b":NaN}\n', None, b'{"a":1}\n{"b":NaN}\n'),
+        (b'{"a":1}\n{"b":"x{"c":1}\n', None, b'{"a":1}\n{"b":"x{"c":1}\n'),
+        (b"\n\n", None, b"\n\n"),
     ],
 )
 def test_a_cut_tail_is_dropped_or_completed(tmp_path, content, outcome, after):

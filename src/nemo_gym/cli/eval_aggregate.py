@@ -68,14 +68,14 @@ def command(
 
 
 async def _aggregate(resolved: ResolvedConfig, *, as_json: bool) -> int:
-    from nemo_gym.rollouts.aggregation import AGGREGATED_NAME, aggregate_files, default_output
+    from nemo_gym.rollouts.aggregation import aggregate_files, default_output
     from nemo_gym.rollouts.summary import aggregation_lines
 
     data = dict(resolved.data)
     if not data.get("output_jsonl_fpath"):
-        # Without a glob only that is missing: the output is derived from it, and need not be named.
-        glob = data.get("input_glob")
-        data["output_jsonl_fpath"] = str(default_output(str(glob))) if glob else AGGREGATED_NAME
+        given = data.get("input_glob")
+        # Without an input that alone is missing: an output is made up from it.
+        data["output_jsonl_fpath"] = str(default_output(str(given))) if given else ""
     settings = parse_settings(RolloutAggregationConfig, data)
     head_named = any(
         path.startswith(f"{HEAD_SERVER}.") and source == COMMAND_LINE for path, source in resolved.provenance.items()

@@ -221,10 +221,6 @@ def _check_before_start(resolved: ResolvedConfig) -> None:
     # A serving run may take its rows from declared datasets: then the input is named once these are prepared.
     settings = {**resolved.data, "input_jsonl_fpath": "" if given is None else given}
     config = _run_settings(settings)
-    if config.health_check_ignored_checks:
-        from nemo_gym.health.registry import normalize_ignored_checks  # a run that ignores none does not need it
-
-        normalize_ignored_checks(config.health_check_ignored_checks)
     check_output(
         config.output_jsonl_fpath,
         input_path=_resolved_path(resolved, given, "input file") if isinstance(given, str) else None,

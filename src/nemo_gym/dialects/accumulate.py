@@ -175,10 +175,10 @@ class StreamAccumulator:
         self.terminal_seen = self._ended_here = True
 
     def _fail(self, error: JsonObject | None) -> None:
-        """End in an error; the first error object is kept, and a specific category outlives a general one."""
-        category = error_category_for_error(error)
-        if category == UPSTREAM_ERROR and self.terminal == "error" and self.terminal_category is not None:
-            category = self.terminal_category
+        """End in an error; the first error object is kept, and so is its category unless that says nothing."""
+        category = self.terminal_category if self.terminal == "error" else None
+        if category is None or category == UPSTREAM_ERROR:
+            category = error_category_for_error(error)
         if self.stream_error is None:
             self.stream_error = error
         self._end("error", category)
@@ -253,6 +253,9 @@ class StreamAccumulator:
         if len(data) < 16 and not data.strip():
             if name is None:
                 return  # `data:` alone is a heartbeat
+            if self._cut and name != b"error":
+                self._note("event_cut")  # its data was still to come: half an ending is none
+                return
             parsed = {}
         else:
             parsed = self._parse(data)

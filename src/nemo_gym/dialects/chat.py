@@ -33,7 +33,7 @@ class ChatAccumulator(StreamAccumulator):
     def _on_event(self, kind: str | None, event: JsonObject) -> None:
         error = event.get("error")
         if error is not None:
-            if self.terminal != "error":
+            if self.terminal != "error" or self.stream_error is None:
                 self._fail(error if isinstance(error, dict) else {"message": str(error)})
             if not event.get("choices"):
                 return

@@ -124,6 +124,20 @@ def decode_object(data: bytes | str) -> JsonObject:
     return value
 
 
+def decode_non_finite(data: bytes) -> JsonObject:
+    """Return the JSON object in `data` with NaN and infinity, which other writers let through, as null.
+
+    Raises ValueError when it is no such object.
+    """
+    try:
+        value = json.loads(data, parse_constant=lambda _name: None, parse_int=integer_of)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
+    return value
+
+
 def integer_of(text: str) -> int | float:
     """Return a JSON integer; one of thousands of digits, which no reader converts, is infinity, as `1e999` is."""
     try:

@@ -6,6 +6,7 @@ low-cardinality name, safe as a metric label. Neither decides retry: `_ng_failur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -22,12 +23,13 @@ from nemo_gym.records.failure_kinds import (
     is_registered,
 )
 from nemo_gym.records.identity import attempt_of, base_rollout_id
+from nemo_gym.records.rows import RolloutKey, rollout_key
 
 ENVIRONMENT_SERVER_FAILED: Final = "environment_server_failed"
 JUDGE_INVALID: Final = "judge_invalid"
 
 MAX_TEXT = 2000
-"""Characters kept of a failure's reason, exception and response body."""
+"""Characters kept of a failure's reason and exception, the ellipsis included, and of a response body without it."""
 
 Delivery: TypeAlias = Literal["not_sent", "possibly_delivered", "delivered"]
 
@@ -193,10 +195,14 @@ def sidecar_fields(failure: RunFailure) -> JsonObject:
         keys.FAILURE_TYPE: failure.exception_type,
         keys.FAILURE_MESSAGE: failure.message,
         keys.FAILURE_HTTP_STATUS: failure.status,
-        keys.FAILURE_RESPONSE_BODY: None if failure.body is None else cut(failure.body),
+        keys.FAILURE_RESPONSE_BODY: None if failure.body is None else _body(failure.body),
         keys.FAILURE_KIND: failure.kind,
         keys.FAILURE_REASON: cut(failure.message),
     }
+
+
+def _body(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
 
 
 def cut(text: str, limit: int = MAX_TEXT) -> str:
@@ -215,7 +221,7 @@ def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: b
     """Return whether a sidecar row forbids another try of its rollout."""
     if retry_terminal_timeouts:
         label = record.get(keys.FAILURE_CLASS)
-        if label in _RETRIED_TIMEOUT_CLASSES:
+        if isinstance(label, str) and label in _RETRIED_TIMEOUT_CLASSES:  # an agent may answer anything
             return False
         if label == "skipped":
             return True
@@ -227,17 +233,6 @@ def is_attempt(record: Mapping[str, Any]) -> bool:
     return not record.get(keys.OMITTED_ROLLOUT) and not record.get(keys.UNROUTED_RUN_ERROR)
 
 
-def consumes_attempt(record: Mapping[str, Any]) -> bool:
-    """Return whether a sidecar row uses up one of its rollout's tries: what never left this machine does not."""
-    return is_attempt(record) and not never_sent(record)
-
-
-def never_sent(record: Mapping[str, Any]) -> bool:
-    """Return whether a sidecar row is of a `/run` that certainly did not reach its server."""
-    failure = record.get(keys.ROLLOUT_FAILURE)
-    return isinstance(failure, Mapping) and failure.get("delivery") == "not_sent"
-
-
 def observed_elapsed(record: Mapping[str, Any]) -> float | None:
     """Return how long the rollout took in seconds, as its agent measured it; None when unknown or not positive."""
     response = record.get(keys.RESPONSE)
@@ -246,9 +241,9 @@ def observed_elapsed(record: Mapping[str, Any]) -> float | None:
     for value in (record.get(keys.ELAPSED_SECONDS), nested):
         try:
             seconds = float(value) if value is not None else 0.0
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
-        if seconds > 0:
+        if 0 < seconds < math.inf:
             return seconds
     return None
 
@@ -258,15 +253,17 @@ def count_label(record: Mapping[str, Any]) -> str:
     return str(record.get(keys.FAILURE_KIND) or record.get(keys.FAILURE_CLASS) or "unknown")
 
 
-def latest_failures(rows: Iterable[JsonObject]) -> dict[tuple[Any, Any], JsonObject]:
-    """Return the newest sidecar row of each rollout, by (task, rollout).
+def latest_failures(rows: Iterable[JsonObject]) -> dict[RolloutKey, JsonObject]:
+    """Return the newest sidecar row of each rollout, by (task, rollout); rows without usable indices are of none.
 
     An interrupted try hides older failures of its rollout; a try that never started, and an error that ended the run,
     do not.
     """
-    latest: dict[tuple[Any, Any], JsonObject] = {}
+    latest: dict[RolloutKey, JsonObject] = {}
     for row in rows:
         if row.get(keys.UNROUTED_RUN_ERROR) or row.get(keys.DISPATCH_DRAINED):
             continue
-        latest[(row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX))] = row
+        key = rollout_key(row)
+        if key is not None:
+            latest[key] = row
     return latest

@@ -114,13 +114,16 @@ def result_of_reply(row: Mapping[str, Any], reply: JsonObject) -> JsonObject:
     """Return the record's body in a reply to `/run`: the reply itself, or what an episode reply wraps.
 
     An episode reply's `failure` becomes a result of class `environment_server_failed`. Raises ValueError when an
-    episode result claims keys that only collection writes, and when a flat row is answered with an episode reply.
+    episode reply has neither, when its result claims keys that only collection writes, and when a flat row is answered
+    with an episode reply.
     """
     if not is_materialized_row(row):
         if _is_episode_reply(reply):
             raise ValueError("a row without `task_id` and `task_input` was answered with an episode reply")
         return reply
     if not _is_episode_reply(reply):
+        if isinstance(reply.get("episode_id"), Mapping) and ("result" in reply or "failure" in reply):
+            raise ValueError("an episode reply needs a `task_id`, and an object `result` or an object `failure`")
         return reply
     failure = reply.get("failure")
     if isinstance(failure, Mapping):
@@ -152,12 +155,16 @@ def drop_foreign_keys(row: Mapping[str, Any], result: JsonObject) -> None:
     """Remove from an accepted reply what only collection writes, in place: identity, marks, captured evidence.
 
     An agent that echoes its row, or claims a capture of its own, must not decide which rollout a record is of or what
-    was observed. The marks that say where a reply goes stay: they are the agent's to set.
+    was observed. The marks that say where a reply goes stay: they are the agent's to set. One that its row has already,
+    as rows made from saved results do, is only echoed.
     """
     for key in _EVIDENCE_OF_COLLECTION:
         result.pop(key, None)
     for key in [key for key in result if key.startswith("_ng_") and key not in _OBEYED_IN_REPLY]:
         if key != keys.MATERIALIZED_TASK_ID or not is_materialized_row(row):
+            del result[key]
+    for key in _OBEYED_IN_REPLY.intersection(row) if not is_materialized_row(row) else ():
+        if key in result and result[key] == row[key]:
             del result[key]
 
 

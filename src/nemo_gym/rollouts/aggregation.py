@@ -20,13 +20,13 @@ from typing import Any
 from nemo_gym.config.names import HEAD_SERVER
 from nemo_gym.errors import ConfigError, DataError, GymError, HeadServerUnreachableError, RemoteError
 from nemo_gym.records import keys
-from nemo_gym.records.codec import JsonObject, decode_object, encode_pretty
+from nemo_gym.records.codec import JsonObject, decode_non_finite, decode_object, encode, encode_pretty
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
 from nemo_gym.rollouts.accounting import Denominators, Ledger
 from nemo_gym.rollouts.denominators import RealRows, stand_ins
-from nemo_gym.rollouts.head import HeadAddress, fetch_config_async, head_address
+from nemo_gym.rollouts.head import TIMEOUT_S, HeadAddress, fetch_config_async, head_address
 from nemo_gym.rollouts.metrics import MetricRows, RouterMetricsSource, aggregate_groups, grouped_rows
-from nemo_gym.rollouts.output_check import check_merged_place
+from nemo_gym.rollouts.output_check import check_name
 from nemo_gym.rollouts.route import Router
 from nemo_gym.rollouts.run_client import RunClient
 from nemo_gym.rollouts.settings import RolloutAggregationConfig
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 AGGREGATED_NAME = "aggregated.jsonl"
 _SHARD = "_ng_shard"
 _COMPUTED_HERE = "metrics are computed here, without the servers' own"
+_UNNAMED_HEAD_TIMEOUT_S = 3.0
+"""How long a head server that nobody named may take to answer: whatever else listens there says nothing for ever."""
 _ELSEWHERE = "`--output FILE` (`output_jsonl_fpath`) names another place."
 
 
@@ -84,9 +86,10 @@ async def aggregate_files(
     glob names no file or the output is no place for a merged file, DataError for a damaged line; a last line that is
     being written is skipped.
     """
+    check_name(config.output_jsonl_fpath)
     output = RunFiles(config.output_jsonl_fpath)
     if config.merge_shards:
-        check_merged_place(output)
+        _check_replaceable(output)
     shards = matching_shards(config.input_glob, output.rollouts)
     summary = AggregationSummary(shards)
     summary.notes.extend(f"`{pattern}` matches nothing" for pattern in _unmatched(config.input_glob))
@@ -128,6 +131,19 @@ def matching_shards(patterns: str, output: Path) -> list[Path]:
     if not shards:
         raise ConfigError(f"`{patterns}` matches no rollouts file, seen from `{Path.cwd()}`")
     return shards
+
+
+def _check_replaceable(output: RunFiles) -> None:
+    """Raise ConfigError unless what lies at the output can be a merged file of an earlier aggregation."""
+    path = output.rollouts
+    if output.is_described():
+        raise ConfigError(f"`{path}` is a run of its own, which the merged file would replace. {_ELSEWHERE}")
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    with contextlib.suppress(DataError):
+        if keys.TASK_INDEX in next(read_objects(path), {}):
+            return
+    raise ConfigError(f"`{path}` holds no rollouts, and the merged file would replace it. {_ELSEWHERE}")
 
 
 def _without_results(patterns: str) -> list[RunFiles]:
@@ -185,8 +201,10 @@ class _Merge:
         self._of_server: dict[str, RolloutKeySet] = defaultdict(RolloutKeySet)
         self._real = RealRows()
         self._clash = False
-        self._dense: dict[tuple[str, Any], int] = {}
+        self._dense: dict[tuple[str, bytes], int] = {}
         self._shard_of_dense: dict[int, str] = {}
+        self._not_finite: set[tuple[int, int]] = set()
+        """File and offset of the rows that hold NaN or infinity, which is never written again."""
 
     def scan(self) -> None:
         """Find the rows that count, and whether two runs use the same indices."""
@@ -194,7 +212,7 @@ class _Merge:
         imputes = self._imputes
         ledger = Ledger()
         for number, path in enumerate(self._shards):
-            for record, offset, length in self._records(path):
+            for record, offset, length in self._records(path, number):
                 server, run = _server_of(record), str(record.get(keys.RUN_ID) or self._runs[number])
                 key = rollout_key(record)
                 if key is not None:
@@ -275,7 +293,7 @@ class _Merge:
     def _reindexed(self, record: JsonObject, run_of_file: str, stem: str) -> JsonObject:
         if not self._clash:
             return record
-        key = (str(record.get(keys.RUN_ID) or run_of_file), record.get(keys.TASK_INDEX))
+        key = (str(record.get(keys.RUN_ID) or run_of_file), encode(record.get(keys.TASK_INDEX)))
         dense = self._dense.setdefault(key, len(self._dense))
         self._shard_of_dense[dense] = stem
         return {**record, keys.TASK_INDEX: dense}
@@ -285,21 +303,34 @@ class _Merge:
         try:
             for place in self._places:
                 files[place.file].seek(place.offset)
-                yield files[place.file].read(place.length), place.file
+                raw = files[place.file].read(place.length)
+                if (place.file, place.offset) in self._not_finite:
+                    raw = encode(decode_non_finite(raw))
+                yield raw, place.file
         finally:
             for file in files:
                 file.close()
 
-    def _records(self, path: Path) -> Iterator[tuple[JsonObject, int, int]]:
+    def _records(self, path: Path, number: int) -> Iterator[tuple[JsonObject, int, int]]:
+        unreadable: DataError | None = None
         for line in read_lines(path):
+            if unreadable is not None:  # only a last line can be one that a kill cut
+                raise unreadable
             try:
                 record = decode_line(line, path)
-            except ValueError:
-                if line.complete:
-                    raise
-                self._summary.notes.append(f"`{path}`: the last line is still being written, or was cut; it is skipped")
-                continue
+            except DataError as error:
+                try:
+                    record = decode_non_finite(line.data)
+                except ValueError:
+                    unreadable = error
+                    continue
+                self._not_finite.add((number, line.offset))
+                self._summary.notes.append(
+                    f"`{path}` line {line.number}: NaN and infinity are not JSON; they are read as null"
+                )
             yield record, line.offset, len(line.data)
+        if unreadable is not None:
+            self._summary.notes.append(f"`{path}`: the last line is still being written, or was cut; it is skipped")
 
 
 async def _metrics_source(head: HeadAddress, *, named: bool) -> tuple[RouterMetricsSource | None, str]:
@@ -308,7 +339,7 @@ async def _metrics_source(head: HeadAddress, *, named: bool) -> tuple[RouterMetr
     Whatever happens to listen at an address that nobody named says nothing about saved rollouts.
     """
     try:
-        topology = Topology(await fetch_config_async(head))
+        topology = Topology(await fetch_config_async(head, timeout_s=TIMEOUT_S if named else _UNNAMED_HEAD_TIMEOUT_S))
     except HeadServerUnreachableError:
         return None, f"no head server at {head.url}: {_COMPUTED_HERE}"
     except RemoteError as error:

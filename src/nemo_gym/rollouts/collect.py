@@ -14,6 +14,7 @@ from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING
 from nemo_gym.config.roots import component_search_roots, find_file
 from nemo_gym.errors import RunFailedError
 from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.failures import is_attempt
 from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import RunStatus
 from nemo_gym.rollouts.batch_status import RunStatusTracker
@@ -40,6 +41,7 @@ from nemo_gym.rollouts.topology import AGENTS, Topology
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.lock import RunLock
+from nemo_gym.store.rollout_store import RolloutStore
 from nemo_gym.store.run_files import RunFiles
 
 # Without a limit of its own a run is limited by the connections to one host; this many more wait in memory.
@@ -82,10 +84,6 @@ async def collect_run(
     `why_cancelled` then returns a reason.
     """
     observer = observer or LoggingObserver()
-    if config.health_check_ignored_checks:
-        from nemo_gym.health.registry import normalize_ignored_checks  # a run that ignores none does not need it
-
-        normalize_ignored_checks(config.health_check_ignored_checks)
     input_path = (resolve_input or _find_input)(config.input_jsonl_fpath)
     check_output(config.output_jsonl_fpath, input_path=input_path, resume=config.resume_from_cache)
     topology = Topology(await fetch_config_async(head_address(own_config)))
@@ -96,8 +94,7 @@ async def collect_run(
     router = setup.router
     files = config.files
     new = [place for place in (files.lock, *files.lock.parents) if not place.exists()]
-    await asyncio.to_thread(files.folder.mkdir, parents=True, exist_ok=True)
-    with RunLock(files.lock) as lock:
+    with RunLock(files.lock, make_folder=True) as lock:
         await asyncio.to_thread(files.drop_staged)
         try:
             prepared = await _in_thread(setup, setup.prepare)
@@ -247,7 +244,6 @@ class EvalCollection:
             done=prepared.plan.done,
             max_attempts=prepared.max_attempts,
             truncate=not prepared.resumed,
-            spent=prepared.plan.spent,
         )
         concurrency = config.num_samples_in_parallel
         self._executor = RolloutExecutor(
@@ -359,6 +355,15 @@ def check_outcome(config: RolloutCollectionConfig, status: RunStatus) -> None:
 
 
 def saved_records(files: RunFiles) -> list[JsonObject]:
-    """Return every result and failure of a run, sorted by task and rollout."""
-    records = [record for path in (files.rollouts, files.failures) if path.exists() for record in read_objects(path)]
-    return sorted(records, key=lambda record: rollout_key(record) or (-1, -1))
+    """Return one record for each rollout that has an outcome, sorted by task and rollout.
+
+    That is its result, or its newest failure when it has none; earlier tries, and those without an outcome, are in the
+    sidecar only.
+    """
+    with RolloutStore(files.rollouts, read_only=True) as store:
+        found = {key: record for record in store.results() if (key := rollout_key(record)) is not None}
+        for record in store.latest_failures().values():
+            key = rollout_key(record)
+            if key is not None and is_attempt(record):
+                found.setdefault(key, record)
+    return [found[key] for key in sorted(found)]

@@ -9,6 +9,7 @@ from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.failures import latest_failures
 from nemo_gym.records.rows import RolloutKey, agent_name_of, rollout_key
+from nemo_gym.rollouts.record import reward_of
 from nemo_gym.store.jsonl import read_objects
 from nemo_gym.store.run_files import RunFiles
 
@@ -89,7 +90,8 @@ def _as_zero(failure: JsonObject) -> JsonObject:
     kept = {
         name: value for name, value in failure.items() if not name.startswith(_DROPPED_PREFIX) and name not in _DROPPED
     }
-    kept.setdefault(keys.REWARD, 0.0)
+    if reward_of(kept) is None:  # a judge that failed may say null
+        kept[keys.REWARD] = 0.0
     kept[keys.MASK_SAMPLE] = False
     return kept
 

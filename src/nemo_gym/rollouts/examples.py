@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,7 @@ class ExampleOptions:
 
     def check(self, rows: Sequence[Any]) -> None:
         """Raise ValueError for options that contradict each other, for what is no row, and for unrecordable rows."""
-        no_rows = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
-        if no_rows:
-            raise ValueError(f"{POSITIONS.many(no_rows)} are no objects; nothing was sent")
+        check_are_rows(rows)
         if (self.output_dir is None) != (self.shard is None):
             raise ValueError("`record_output_dir` and `record_shard` go together: give both or neither")
         if self.output_dir is not None and self.shard is not None:
@@ -67,6 +66,10 @@ class ExampleOptions:
             raise ValueError("`record_omitted_rollouts` needs `record_output_dir` and `record_shard`")
         if self.max_resident_tasks is not None and self.max_resident_tasks < 1:
             raise ValueError(f"`max_resident_tasks` must be at least 1, not {self.max_resident_tasks}")
+        for name in ("dispatch_budget_s", "drain_margin_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and (not isinstance(seconds, (int, float)) or math.isnan(seconds)):
+                raise ValueError(f"`{name}` must be a number of seconds, not `{seconds}`")
         if self.delete_captures and not self.include_payloads:
             raise ValueError(
                 "`delete_model_call_capture` needs `include_model_call_payloads`: otherwise the bodies would be lost"
@@ -77,6 +80,13 @@ class ExampleOptions:
             )
         if self.recording:
             check_recordable(rows)
+
+
+def check_are_rows(rows: Sequence[Any]) -> None:
+    """Raise ValueError for what is no row."""
+    no_rows = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
+    if no_rows:
+        raise ValueError(f"{POSITIONS.many(no_rows)} are no objects; nothing was sent")
 
 
 def dispatch_examples(

@@ -146,7 +146,7 @@ class RolloutExecutor:
     def never_started(self, row: JsonObject) -> None:
         """Account for a row that the end of the run left behind."""
         if self._recorder is not None:
-            omitted = self._omitted_row(row, CANCELLED, "not started: the run was interrupted", never_started=True)
+            omitted = self._omitted_row(row, _never_started("not started: the run was interrupted"))
             self._recorder.interrupted(omitted, was_started=False)
 
     async def _attempt(self, row: JsonObject, target: Target, retries: Retries) -> Outcome | None:
@@ -226,7 +226,7 @@ class RolloutExecutor:
         self._unrecorded.discard(id(row))
         if result.get(keys.NO_PERSIST):
             reason = str(result.get(keys.ERROR_MESSAGE) or "the agent withdrew the result")
-            recorder.omitted(self._omitted_row(row, KILL_SHAPED, reason, never_started=False), was_started=True)
+            recorder.omitted(self._omitted_row(row, {keys.ERROR_MESSAGE: reason}), was_started=True)
         elif result.get(keys.FAILURE_CLASS) is not None:
             result.setdefault(keys.FAILED_AT, time.time())
             kind = result.get(keys.FAILURE_KIND)
@@ -298,15 +298,9 @@ class RolloutExecutor:
 
     def _drained(self, row: JsonObject, target: Target, reason: str) -> JsonObject:
         self._latencies.record_drained()
+        result = _never_started(reason)
         if self._recorder is not None:
-            omitted = self._omitted_row(row, CANCELLED, reason, never_started=True)
-            self._recorder.omitted(omitted, was_started=False)
-        result: JsonObject = {
-            keys.FAILURE_CLASS: CANCELLED,
-            keys.NO_PERSIST: True,
-            keys.DISPATCH_DRAINED: True,
-            keys.ERROR_MESSAGE: reason,
-        }
+            self._recorder.omitted(self._omitted_row(row, result), was_started=False)
         if self._recorder is not None or self._evidence.attach:
             self._stamp(row, target, result)
         return result
@@ -315,16 +309,14 @@ class RolloutExecutor:
         if self._recorder is None or id(row) not in self._unrecorded:
             return
         self._unrecorded.discard(id(row))
-        omitted = self._omitted_row(row, KILL_SHAPED, "interrupted while running", never_started=False)
+        interrupted = {keys.ERROR_MESSAGE: "interrupted while running", keys.ELAPSED_SECONDS: seconds}
+        omitted = self._omitted_row(row, interrupted)
         if omitted is not None:
-            omitted[keys.ELAPSED_SECONDS] = seconds
             omitted[keys.ENVIRONMENT_SERVER] = target.environment_server
         self._recorder.interrupted(omitted, was_started=True)
 
-    def _omitted_row(self, row: JsonObject, label: str, message: str, *, never_started: bool) -> JsonObject | None:
-        if not self._record_omitted:
-            return None
-        return omitted_rollout_record(row, label, message, run_id=self._run_id, never_started=never_started)
+    def _omitted_row(self, row: JsonObject, result: JsonObject) -> JsonObject | None:
+        return omitted_rollout_record(row, result, run_id=self._run_id) if self._record_omitted else None
 
     def _stamp(self, row: JsonObject, target: Target, result: JsonObject) -> None:
         stamp_identity(row, result, environment_server=target.environment_server, result_type=target.result_type)
@@ -339,22 +331,38 @@ class RolloutExecutor:
 
 
 def omitted_rollout_record(
-    row: Mapping[str, Any], label: str, message: str, *, run_id: str | None, never_started: bool
+    row: Mapping[str, Any], result: Mapping[str, Any], *, run_id: str | None = None
 ) -> JsonObject:
-    """Return the sidecar row of a try without an outcome; it is neither a failure nor an attempt."""
+    """Return the sidecar row of a try without an outcome; it is neither a failure nor an attempt.
+
+    `result` is what there is instead of one: `error_message`, `elapsed_seconds` where it was measured, and
+    `_ng_dispatch_drained` when the try never started.
+    """
+    never_started = bool(result.get(keys.DISPATCH_DRAINED))
     record: JsonObject = {
         keys.OMITTED_ROLLOUT: True,
-        keys.FAILURE_CLASS: label,
+        keys.FAILURE_CLASS: CANCELLED if never_started else KILL_SHAPED,
         keys.NO_PERSIST: True,
-        keys.ERROR_MESSAGE: message,
+        keys.ERROR_MESSAGE: result.get(keys.ERROR_MESSAGE) or ("not started" if never_started else "interrupted"),
         keys.FAILED_AT: time.time(),
     }
     if never_started:
         record[keys.DISPATCH_DRAINED] = True
+    elif result.get(keys.ELAPSED_SECONDS) is not None:
+        record[keys.ELAPSED_SECONDS] = result[keys.ELAPSED_SECONDS]
     if run_id is not None:
         record[keys.RUN_ID] = run_id
     stamp_identity(row, record, environment_server=None, result_type=None)
     return record
+
+
+def _never_started(reason: str) -> JsonObject:
+    return {
+        keys.FAILURE_CLASS: CANCELLED,
+        keys.NO_PERSIST: True,
+        keys.DISPATCH_DRAINED: True,
+        keys.ERROR_MESSAGE: reason,
+    }
 
 
 async def _finish(work: Coroutine[Any, Any, _T]) -> _T:

@@ -16,7 +16,7 @@ from nemo_gym.servers.access import server_token_headers
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 11000
-_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 _PATH = "/global_config_dict_yaml"
 
 
@@ -43,12 +43,12 @@ def head_address(config: Mapping[str, Any] | None) -> HeadAddress:
     return HeadAddress(reachable, int(block.get("port") or DEFAULT_PORT))
 
 
-def fetch_config(head: HeadAddress) -> JsonObject:
-    """Return the merged configuration of the running servers; blocks for at most half a minute.
+def fetch_config(head: HeadAddress, *, timeout_s: float = TIMEOUT_S) -> JsonObject:
+    """Return the merged configuration of the running servers; blocks for at most about `timeout_s`.
 
     Raises HeadServerUnreachableError (a ValueError) when nothing answers, RemoteError when the answer is unusable.
     """
-    connection = http.client.HTTPConnection(head.host, head.port, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(head.host, head.port, timeout=timeout_s)
     try:
         connection.request("GET", _PATH, headers=server_token_headers())
         response = connection.getresponse()
@@ -70,7 +70,7 @@ def fetch_config(head: HeadAddress) -> JsonObject:
     return parse_config(body, head)
 
 
-async def fetch_config_async(head: HeadAddress) -> JsonObject:
+async def fetch_config_async(head: HeadAddress, *, timeout_s: float = TIMEOUT_S) -> JsonObject:
     """Return the same without blocking the loop, so that the head server may live in this very loop.
 
     A silent head server keeps neither a cancelled caller nor the end of the process waiting.
@@ -90,7 +90,7 @@ async def fetch_config_async(head: HeadAddress) -> JsonObject:
         config: JsonObject = {}
         failed: BaseException | None = None
         try:
-            config = fetch_config(head)
+            config = fetch_config(head, timeout_s=timeout_s)
         except BaseException as error:  # noqa: BLE001 - it is raised again, where the answer is awaited
             failed = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -19,9 +19,9 @@ from nemo_gym.records.status import decode_status
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
-from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, rollouts_files
+from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file, rollouts_files
 
-_NAME_ANOTHER = "Name another file with `--output` (`output_jsonl_fpath`)"
+_PROBES = 100
 _MAX_STEM_BYTES = 190
 """So that every name made from it, while it is written and as a backup, fits into 255 bytes."""
 
@@ -34,6 +34,7 @@ def check_output(output: str, *, input_path: Path | None = None, resume: bool = 
     """
     if not output.strip():
         raise ConfigError("the output needs a name: `--output FILE` (`output_jsonl_fpath`) is empty")
+    check_name(output)
     files = RunFiles(output)
     try:
         resumed = resume and files.materialized.exists()
@@ -61,6 +62,19 @@ def _unusable(output: str, error: OSError) -> str:
     return f"`{output}` cannot be used: {error.strerror or error}. Name another with `--output`"
 
 
+def check_name(output: str) -> None:
+    """Raise ConfigError for a name that would be another file's, or that does not mean what it seems to."""
+    if output.endswith(os.sep):
+        raise ConfigError(f"`{output}` names a folder; name a file in it, such as `{output}rollouts.jsonl`")
+    if output.startswith("~"):
+        raise ConfigError(f"`{output}`: a leading `~` is not expanded here. Write the folder's whole path")
+    if names_another_file(output):
+        raise ConfigError(
+            f"`{output}` is named as a run's reports, failures and other files are: one would replace the other. "
+            "Name another output"
+        )
+
+
 def check_place(files: RunFiles) -> None:
     """Raise ConfigError when the output's own name is a folder or a device."""
     output = files.rollouts
@@ -68,24 +82,6 @@ def check_place(files: RunFiles) -> None:
         raise ConfigError(f"`{output}` is a folder; name a file in it, such as `{output / 'rollouts.jsonl'}`")
     if output.exists() and not output.is_file():
         raise ConfigError(f"`{output}` is no regular file; rollouts cannot be written there")
-
-
-def check_merged_place(files: RunFiles) -> None:
-    """Raise ConfigError unless a merged file may be written: where nothing is, or over an earlier merged file.
-
-    Rollouts that a run collected are nowhere else. What merging made has metrics beside it, and no inputs of its own.
-    """
-    check_place(files)
-    output = files.rollouts
-    if not output.exists() or output.stat().st_size == 0:
-        return
-    if is_earlier_run(files):
-        raise ConfigError(f"`{output}` holds the rollouts of a run, which merging would replace. {_NAME_ANOTHER}")
-    if not files.aggregate_metrics.is_file():
-        raise ConfigError(
-            f"`{output}` exists and is no earlier merged file: no `{files.aggregate_metrics.name}` is beside it. It "
-            f"was not touched. {_NAME_ANOTHER}"
-        )
 
 
 def check_no_run(path: Path) -> None:
@@ -152,7 +148,10 @@ def set_aside(files: RunFiles, *, overwrite: bool, observer: CollectionObserver)
         observer.note(f"an earlier run was at `{files.rollouts}`; it is kept as `{kept.rollouts}`")
     else:
         for path in (*earlier, *(report for report in files.reports() if report.is_file())):
-            path.unlink()
+            if path.is_symlink() and path in (files.rollouts, files.failures):
+                os.truncate(path, 0)  # whoever made the link wants the lines where it leads
+            else:
+                path.unlink()
     sync_folder(files.folder)
 
 
@@ -184,18 +183,27 @@ def _check_input(files: RunFiles, input_path: Path, *, resumed: bool) -> None:
 
 
 def _check_writable(files: RunFiles, *, resumed: bool) -> None:
-    """Create what a run would create and remove it again; raises OSError."""
+    """Create something where a run would, and remove it again; raises OSError.
+
+    Folders that are missing are not made, since another run that starts there now may count on what it finds.
+    """
     if resumed:
         for path in (files.rollouts, files.failures):
             if path.exists():
                 path.open("ab").close()
-    made = [folder for folder in (files.folder, *files.folder.parents) if not folder.exists()]
-    try:
-        files.folder.mkdir(parents=True, exist_ok=True)
-        probe = files.folder / f".{files.stem}.{os.getpid()}.tmp"
-        probe.open("wb").close()
-        probe.unlink()
-    finally:
-        for folder in made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    for further_tries in range(_PROBES, -1, -1):
+        missing = [folder for folder in (files.folder, *files.folder.parents) if not folder.exists()]
+        probe = (missing[-1].parent if missing else files.folder) / f".{files.stem}.{os.getpid()}.tmp"
+        try:
+            if missing:
+                probe.mkdir()
+                probe.rmdir()
+            else:
+                probe.open("wb").close()
+                probe.unlink()
+        except OSError as error:
+            # The folder may be gone since it was looked for: a run that came to nothing takes it away again.
+            if further_tries and isinstance(error, FileNotFoundError):
+                continue
+            raise OSError(error.errno, error.strerror, str(files.folder)) from error
+        return

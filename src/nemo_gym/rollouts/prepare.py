@@ -51,6 +51,7 @@ class RowPreparer:
         need_input: bool = False,
         places: RowPlaces = POSITIONS,
     ) -> None:
+        _check_expansion(agent_map or {}, fan_out or {}, num_repeats)
         self._agent_map = dict(agent_map or {})
         self._fan_out = {key: list(targets) for key, targets in (fan_out or {}).items()}
         self._num_repeats = num_repeats
@@ -219,7 +220,12 @@ class RowPreparer:
 
     def _seed(self, row: JsonObject, seed: int, position: int) -> None:
         params = _create_params_of(row)
-        metadata = dict(params.get("metadata") or {})
+        given = params.get("metadata") or {}
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"{self._places.one(position)}: `responses_create_params.metadata` must be an object to take a seed"
+            )
+        metadata = dict(given)
         existing = metadata.get("extra_body")
         try:
             extra = decode_object(existing) if existing else {}
@@ -231,6 +237,28 @@ class RowPreparer:
         extra["seed"] = seed
         metadata["extra_body"] = encode(extra).decode()
         row[keys.RESPONSES_CREATE_PARAMS] = {**params, "metadata": metadata}
+
+
+def _check_expansion(
+    agent_map: Mapping[str, str], fan_out: Mapping[str, Sequence[str]], num_repeats: int | Mapping[str, int]
+) -> None:
+    """Raise ConfigError for what would make rows vanish, or run twice without being meant to."""
+    for key, target in agent_map.items():
+        if not _is_name(target):
+            raise ConfigError(f"`agent_map.{key}` names no agent: `{target}`")
+    for key, targets in fan_out.items():
+        names = [] if isinstance(targets, str) else list(targets)
+        if not names or not all(_is_name(name) for name in names) or len(set(names)) != len(names):
+            raise ConfigError(f"`fan_out.{key}` needs a list of at least one agent, each only once, not `{targets}`")
+    repeats: Mapping[str, object] = num_repeats if isinstance(num_repeats, Mapping) else {"": num_repeats}
+    for key, number in repeats.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            name = f"num_repeats.{key}" if key else "num_repeats"
+            raise ConfigError(f"`{name}` must be a whole number, 1 or more, not `{number}`")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject, bytes, int]]:

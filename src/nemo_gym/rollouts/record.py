@@ -11,7 +11,7 @@ from typing import Any
 from nemo_gym.errors import RecordingError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, encode_line
-from nemo_gym.records.failures import consumes_attempt, count_label
+from nemo_gym.records.failures import count_label, is_attempt
 from nemo_gym.records.identity import attempt_of
 from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.rollouts.batch_status import RunStatusTracker
@@ -28,8 +28,7 @@ class RunRecorder:
 
     Each line is with the operating system when a method returns; `durable` returns once it would survive a power
     cut, and `housekeeping` sees to that at least every second and every 100 rows. A write that fails raises
-    RecordingError and leaves the file whole. The first success of a rollout wins: a later one is not written. `spent`
-    says how many tries each rollout used up before; None: as many as a row's attempt number says.
+    RecordingError and leaves the file whole. The first success of a rollout wins: a later one is not written.
     """
 
     def __init__(
@@ -41,14 +40,12 @@ class RunRecorder:
         done: MutableSet[RolloutKey],
         max_attempts: int,
         truncate: bool,
-        spent: dict[RolloutKey, int] | None = None,
     ) -> None:
         self.files = files
         self.run_id = run_id
         self.tracker = tracker
         self._done = done
         self._max_attempts = max_attempts
-        self._spent = spent
         self._results = LineAppender(files.rollouts, truncate=truncate)
         self._failures = LineAppender(files.failures, truncate=truncate)
         self._syncs = LoopSync()
@@ -84,17 +81,12 @@ class RunRecorder:
         if self._is_final(row):
             return False
         self._append(self._failures, row)
-        key = rollout_key(row)
-        if self._spent is not None and key is not None and consumes_attempt(row):
-            self._spent[key] = self._spent.get(key, 0) + 1
         self.tracker.put_back()
         return True
 
     def _is_final(self, row: JsonObject) -> bool:
         """Return whether a failed try is its rollout's last one."""
-        key = rollout_key(row)
-        before = attempt_of(row) if self._spent is None or key is None else self._spent.get(key, 0)
-        exhausted = consumes_attempt(row) and before + 1 >= self._max_attempts
+        exhausted = is_attempt(row) and attempt_of(row) + 1 >= self._max_attempts
         return bool(row.get(keys.FAILURE_TERMINAL)) or exhausted
 
     def unrouted(self, row: JsonObject, *, label: str) -> None:
@@ -179,6 +171,10 @@ def reward_of(record: Mapping[str, Any]) -> float | None:
 
 
 def _recording_error(appender: LineAppender, error: OSError) -> RecordingError:
+    if isinstance(error, FileNotFoundError):
+        return RecordingError(
+            f"`{appender.path}` cannot be written: {error.strerror or error}. Its lines are gone with it; run again."
+        )
     return RecordingError(
         f"`{appender.path}` cannot be written: {error.strerror or error}. What it holds is whole; "
         "free the disk and run the same command with `--resume`."

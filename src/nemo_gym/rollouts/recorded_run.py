@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 import uuid
@@ -95,7 +96,7 @@ class ShardRun:
         self._executor_for = executor_for
         self._max_attempts = max_attempts
         self._gym_version = gym_version
-        self._lock = RunLock(files.lock)
+        self._lock = RunLock(files.lock, make_folder=True)
         self._tracker: RunStatusTracker | None = None
         self._recorder: RunRecorder | None = None
         self._executor: RolloutExecutor | None = None
@@ -107,14 +108,16 @@ class ShardRun:
 
     async def open(self) -> None:
         """Take the lock, replace the shard's files, open the connections."""
-        await asyncio.to_thread(self._prepare)
-        self._start()
+        with self._unwritable():
+            await asyncio.to_thread(self._prepare)
+            self._start()
         await self._client.__aenter__()
 
     def record_empty(self) -> None:
         """Write the complete shard of no rows."""
-        self._prepare()
-        self._start()
+        with self._unwritable():
+            self._prepare()
+            self._start()
         assert self._recorder is not None
         self._recorder.close()
         self._recorder.tracker.close()
@@ -143,9 +146,19 @@ class ShardRun:
         """A record that cannot be written ends the shard."""
         return isinstance(error, RecordingError)
 
+    @contextlib.contextmanager
+    def _unwritable(self) -> Iterator[None]:
+        """Raise RecordingError for an OSError: the shard cannot be written where it is to be."""
+        try:
+            yield
+        except OSError as error:
+            raise RecordingError(
+                f"`{error.filename or self.files.rollouts}` cannot be written: {error.strerror or error}. Nothing was "
+                "sent; make room there, or record into another folder (`record_output_dir`)."
+            ) from error
+
     def _prepare(self) -> None:
         files = self.files
-        files.folder.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
         try:
             files.drop_staged()

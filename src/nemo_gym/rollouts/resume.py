@@ -11,7 +11,6 @@ from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject, encode_line
 from nemo_gym.records.failures import (
     JUDGE_INVALID,
-    consumes_attempt,
     count_label,
     is_attempt,
     is_terminal_failure,
@@ -31,14 +30,12 @@ _INVALID_JUDGE = "invalid_judge_response"
 class ResumePlan:
     """Which rollouts are done or must not be tried again; everything else is owed. Empty for a fresh run.
 
-    `attempts` counts failed tries: it numbers the next one. `spent` counts those of them that use up the rollout's
-    tries: what was never sent does not. `tries` are all that began and left a row without success, interrupted ones
-    included.
+    `attempts` counts failed tries: it numbers the next one. `tries` are all that began and left a row without success,
+    interrupted ones included.
     """
 
     done: RolloutKeySet = field(default_factory=RolloutKeySet)
     attempts: dict[RolloutKey, int] = field(default_factory=dict)
-    spent: dict[RolloutKey, int] = field(default_factory=dict)
     tries: dict[RolloutKey, int] = field(default_factory=dict)
     terminal: set[RolloutKey] = field(default_factory=set)
     exhausted: set[RolloutKey] = field(default_factory=set)
@@ -102,7 +99,7 @@ def plan_resume(
     """Return the plan for saved successes and sidecar rows.
 
     A success is done for ever, whatever its reward and whatever the sidecar says. A failed try counts as an attempt;
-    omitted tries and errors that ended a run do not. What was never sent has its number, but uses up no try.
+    omitted tries and errors that ended a run do not.
     """
     plan = ResumePlan(done=RolloutKeySet(done))
     for row in sidecar:
@@ -120,14 +117,13 @@ def plan_resume(
             continue
         attempt = plan.attempts.get(key, 0)
         plan.attempts[key] = attempt + 1
-        plan.spent[key] = plan.spent.get(key, 0) + consumes_attempt(row)
         plan.last_kind[key] = count_label(row)
         plan.prior_failures.setdefault(key, []).append(
             {"class": row.get(keys.FAILURE_CLASS), "kind": row.get(keys.FAILURE_KIND), "attempt": attempt}
         )
         if is_terminal_failure(row, retry_terminal_timeouts=retry_terminal_timeouts):
             plan.terminal.add(key)
-    plan.exhausted = {key for key, spent in plan.spent.items() if spent >= max_attempts}
+    plan.exhausted = {key for key, attempts in plan.attempts.items() if attempts >= max_attempts}
     return plan
 
 

@@ -20,7 +20,7 @@ from nemo_gym.rollouts.budget import DispatchLatencyTracker
 from nemo_gym.rollouts.capture_settings import reconciled
 from nemo_gym.rollouts.collection_names import find
 from nemo_gym.rollouts.dispatch import Completions
-from nemo_gym.rollouts.examples import ExampleOptions, dispatch_examples
+from nemo_gym.rollouts.examples import ExampleOptions, check_are_rows, dispatch_examples
 from nemo_gym.rollouts.head import HeadAddress, fetch_config, head_address
 from nemo_gym.rollouts.prepare import RowPreparer, expand_rows, row_text
 from nemo_gym.rollouts.route import Router
@@ -129,6 +129,7 @@ class RolloutCollectionHelper(BaseModel):
         With `global_config_dict`, rows that only carry `task_source` get their agent. Raises ValueError naming the
         positions of rows without a route.
         """
+        check_are_rows(examples)
         preparer = RowPreparer(
             agent_map=agent_map,
             fan_out=fan_out,
@@ -155,6 +156,8 @@ class RolloutCollectionHelper(BaseModel):
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[JsonObject]:
         """Do a whole evaluation run and return its records, sorted by task and rollout, failures included.
+
+        There is one for each rollout: its result, or its newest failure when it has none.
 
         With `retain_results_in_memory=False` memory does not grow with the run, and the list is empty.
         """

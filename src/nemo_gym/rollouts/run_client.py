@@ -204,7 +204,7 @@ def _unreadable_reply(status: int, raw: bytes, url: str, error: ValueError) -> R
         message=f"`POST {url}` answered {status} with something that is no JSON object: {error}",
         exception_type="JSONDecodeError" if "object is needed" not in str(error) else "InvalidRolloutResult",
         status=status,
-        body=raw[: 4 * MAX_TEXT].decode(errors="replace"),
+        body=raw[: 4 * (MAX_TEXT + 1)].decode(errors="replace"),
     )
 
 

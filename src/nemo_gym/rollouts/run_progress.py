@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from nemo_gym.errors import ConfigFileNotFoundError
+from nemo_gym.errors import ConfigFileNotFoundError, DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.failures import count_label, is_attempt
@@ -21,7 +22,7 @@ from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.record import reward_of
 from nemo_gym.store.jsonl import read_lines, read_objects
 from nemo_gym.store.rollout_store import read_manifest, read_status
-from nemo_gym.store.run_files import STATUS, RunFiles, find_rollouts_files, shard_label_of
+from nemo_gym.store.run_files import RESERVED_SUFFIXES, STATUS, RunFiles, find_rollouts_files, shard_label_of
 
 STALE_AFTER_S = 60.0
 """Three times as long as a live run is silent (`batch_status.HEARTBEAT_S`)."""
@@ -59,7 +60,8 @@ def read_run_status(path: str | Path) -> JsonObject | list[JsonObject]:
 def read_progress(path: Path, *, now: float | None = None) -> list[RunProgress]:
     """Return the progress of every run at `path`: a folder, a rollouts file, or a `*_batch_status.json`.
 
-    Raises ConfigFileNotFoundError when there is none, DataError when one is unreadable.
+    Saved progress that is unreadable counts as none, and its reason says so. Raises ConfigFileNotFoundError when there
+    is no run, DataError for an unreadable `*_batch_status.json` that was itself named, or unreadable rollouts.
     """
     now = time.time() if now is None else now
     runs = _runs_at(path)
@@ -68,7 +70,8 @@ def read_progress(path: Path, *, now: float | None = None) -> list[RunProgress]:
             f"no run found at `{path}`: there is no `rollouts*.jsonl`, and no file that has a manifest, materialized "
             "inputs or saved progress beside it"
         )
-    return [_progress_of(files, now) for files in runs]
+    itself = path.name.endswith(f"{STATUS}.json")
+    return [_progress_of(files, now, needs_saved=itself) for files in runs]
 
 
 def _runs_at(path: Path) -> list[RunFiles]:
@@ -82,7 +85,16 @@ def _runs_at(path: Path) -> list[RunFiles]:
     if path.name.endswith(f"{STATUS}.json"):
         return [RunFiles(_output_of(path))] if path.exists() else []
     files = RunFiles(path)
+    if path.exists() and not files.is_described():
+        # A sidecar or a manifest is no run; the one that it is of is meant.
+        files = next((of for of in _runs_beside(path) if of.is_described()), files)
     return [files] if _is_run(files) else []
+
+
+def _runs_beside(path: Path) -> Iterator[RunFiles]:
+    for suffix in RESERVED_SUFFIXES:
+        if path.stem.endswith(suffix):
+            yield RunFiles(path.with_name(f"{path.stem.removesuffix(suffix)}.jsonl"))
 
 
 def _is_run(files: RunFiles) -> bool:
@@ -97,10 +109,18 @@ def _output_of(status: Path) -> Path:
         return status.parent / f"{status.stem.removesuffix(STATUS)}.jsonl"
 
 
-def _progress_of(files: RunFiles, now: float) -> RunProgress:
-    status = read_status(files)
+def _progress_of(files: RunFiles, now: float, *, needs_saved: bool) -> RunProgress:
+    reason = None
+    try:
+        status = read_status(files)
+    except DataError as error:
+        if needs_saved:
+            raise
+        status, reason = None, str(error)
     if status is None:
-        return RunProgress(files.rollouts, derived_status(files), stale=False, derived=True)
+        counted = derived_status(files)
+        counted.reason = reason
+        return RunProgress(files.rollouts, counted, stale=False, derived=True)
     if not _is_stale(status, now):
         return RunProgress(files.rollouts, status, stale=False, derived=False)
     # What was saved last is older than what the files hold: its process ended without saying so.

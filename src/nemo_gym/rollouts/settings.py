@@ -49,6 +49,15 @@ class _HealthSettings(_Settings):
             return [part.strip() for part in value.split(",") if part.strip()]
         return [] if value is None else value
 
+    @field_validator("health_check_ignored_checks")
+    @classmethod
+    def _known_checks(cls, value: list[str]) -> list[str]:
+        if not value:
+            return value
+        from nemo_gym.health.registry import normalize_ignored_checks  # a run that ignores none does not need it
+
+        return list(normalize_ignored_checks(value))
+
 
 class SharedRolloutCollectionConfig(_HealthSettings):
     """What collecting against running servers and serving runs have in common."""
@@ -163,6 +172,20 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     def _null_repeats(cls, value: object) -> object:
         return 1 if value is None else value
 
+    @field_validator("agent_name")
+    @classmethod
+    def _names_an_agent(cls, value: str | None) -> str | None:
+        if value == "":
+            raise ValueError("it names no agent; leave it out to send rows where they say")
+        return value
+
+    @field_validator("skills")
+    @classmethod
+    def _names_a_folder(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and (not isinstance(value.get("path"), str) or not value["path"]):
+            raise ValueError("it needs the `path` of a skills folder")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> RolloutCollectionConfig:
         if self.agent_name is not None:
@@ -171,7 +194,7 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
                 raise ValueError(f"`--agent {self.agent_name}` (`agent_name`) contradicts `agent_map._default={named}`")
             self.agent_map = {**(self.agent_map or {}), DEFAULT_KEY: self.agent_name}
         for key, targets in (self.fan_out or {}).items():
-            if not targets or len(set(targets)) != len(targets):
+            if not all(targets) or not targets or len(set(targets)) != len(targets):
                 raise ValueError(f"`fan_out.{key}` needs at least one agent, and each only once")
         if self.dispatch_budget_s is not None and self.num_samples_in_parallel is None:
             raise ValueError(

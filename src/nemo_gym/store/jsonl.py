@@ -6,10 +6,14 @@ take what ends in a newline, and a last line without one only when it is JSON.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
+
+import msgspec
 
 from nemo_gym.errors import DataError
 from nemo_gym.records.codec import JsonObject, decode_object
@@ -64,24 +68,30 @@ def read_objects(
     """Yield the objects of a JSON-lines file.
 
     An unreadable line raises DataError. A last line that lacks its newline and is not JSON was cut by a kill or is
-    being written: it is skipped, and reported to `on_cut_tail`.
+    being written: it is skipped, and reported to `on_cut_tail`. So is a last one whose JSON breaks off, although other
+    writers put a newline or blank lines behind it.
     """
+    cut: tuple[Line, DataError] | None = None
     for line in read_lines(path):
-        if line.complete:
-            yield decode_line(line, path, hint=hint)
-            continue
+        if cut is not None:
+            raise cut[1]
         try:
-            yield decode_object(line.data)
-        except ValueError:
-            if on_cut_tail is not None:
-                on_cut_tail(line)
+            value = decode_line(line, path, hint=hint)
+        except DataError as error:
+            if line.complete and not _breaks_off(line.data):
+                raise
+            cut = line, error
+            continue
+        yield value
+    if cut is not None and on_cut_tail is not None:
+        on_cut_tail(cut[0])
 
 
 def repair_tail(path: str | Path) -> Literal["completed", "dropped"] | None:
     """Make the last line whole after a kill; return what was done, or None when nothing was needed.
 
-    A last line without a newline gets one when it is a JSON object, and is cut off otherwise. A missing file needs
-    nothing.
+    A last line without a newline gets one when it is a JSON object, and is cut off otherwise; so is one whose JSON
+    breaks off although other writers put a newline or blank lines behind it. A missing file needs nothing.
     """
     path = Path(path)
     try:
@@ -91,14 +101,18 @@ def repair_tail(path: str | Path) -> Literal["completed", "dropped"] | None:
     with file:
         size = file.seek(0, os.SEEK_END)
         start, tail = _last_line(file, size)
-        if not tail:
+        if not tail.strip():
             return None
         try:
             decode_object(tail)
         except ValueError:
+            if tail.endswith(b"\n") and not _breaks_off(tail):
+                return None  # damaged in another way: who reads it says so
             file.truncate(start)
             outcome: Literal["completed", "dropped"] = "dropped"
         else:
+            if tail.endswith(b"\n"):
+                return None
             file.seek(size)
             file.write(b"\n")
             outcome = "completed"
@@ -108,19 +122,33 @@ def repair_tail(path: str | Path) -> Literal["completed", "dropped"] | None:
 
 
 def _last_line(file: BinaryIO, size: int) -> tuple[int, bytes]:
-    """Return offset and bytes of what follows the last newline."""
-    tail = b""
+    """Return offset and bytes of the last line that is not blank, with what follows it."""
+    later: list[bytes] = []  # blocks that are read, the last one first
+    content = False
     position = size
     while position > 0:
         step = min(_TAIL_BLOCK, position)
         position -= step
         file.seek(position)
         block = file.read(step)
-        newline = block.rfind(b"\n")
+        end = len(block) if content else len(block.rstrip())
+        newline = block.rfind(b"\n", 0, end)
         if newline >= 0:
-            return position + newline + 1, block[newline + 1 :] + tail
-        tail = block + tail
-    return 0, tail
+            return position + newline + 1, b"".join([block[newline + 1 :], *reversed(later)])
+        content = content or end > 0
+        later.append(block)
+    return 0, b"".join(reversed(later))
+
+
+def _breaks_off(line: bytes) -> bool:
+    """Return whether the line is the beginning of JSON and nothing else."""
+    try:
+        msgspec.json.decode(line.rstrip())
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:
+        pass
+    return False
 
 
 class LineAppender:
@@ -128,7 +156,8 @@ class LineAppender:
 
     `append` hands each line to the operating system before it returns, so a kill of this process loses nothing;
     `sync` makes the lines so far survive a kill of the machine. A write that fails part-way is taken back, so that
-    the file stays whole.
+    the file stays whole. `sync_by` and `close` raise FileNotFoundError when the file was removed meanwhile, and its
+    lines with it.
     """
 
     def __init__(self, path: str | Path, *, truncate: bool = False) -> None:
@@ -169,6 +198,7 @@ class LineAppender:
         """Do the same without holding up the loop."""
         mark, end = self._appended, os.fstat(self._fd).st_size
         await syncs.sync(self._fd)
+        self._check_there()
         self._synced = max(self._synced, mark)
         self._pages.durable_until(end)
 
@@ -179,6 +209,17 @@ class LineAppender:
         try:
             if self.unsynced:
                 self.sync()
+            if self._appended:
+                self._check_there()
         finally:
             os.close(self._fd)
             self._fd = -1
+
+    def _check_there(self) -> None:
+        about = os.fstat(self._fd)
+        if about.st_nlink:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(about, self.path.stat()):  # some file systems count no links
+                return
+        raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))

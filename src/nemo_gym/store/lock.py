@@ -10,16 +10,22 @@ from types import TracebackType
 
 from nemo_gym.errors import BoundaryError
 
+_FOLDER_TRIES = 100
+
 
 class RunLockedError(BoundaryError, RuntimeError):
     """Another live process, or another recording in this one, writes the same run."""
 
 
 class RunLock:
-    """An exclusive, non-blocking lock on a run's lock file; the file itself stays behind, empty of meaning."""
+    """An exclusive, non-blocking lock on a run's lock file; the file itself stays behind, empty of meaning.
 
-    def __init__(self, path: str | Path) -> None:
+    `make_folder` makes its folder where there is none.
+    """
+
+    def __init__(self, path: str | Path, *, make_folder: bool = False) -> None:
         self.path = Path(path)
+        self._make_folder = make_folder
         self._fd = -1
 
     def acquire(self) -> None:
@@ -34,7 +40,7 @@ class RunLock:
         self._fd = fd
 
     def _locked(self) -> int:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = self._opened()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,6 +59,18 @@ class RunLock:
     def _run(self) -> Path:
         """Return what the lock stands for, as the names of a run's files begin."""
         return self.path.with_name(self.path.name.removeprefix(".").removesuffix(".lock"))
+
+    def _opened(self) -> int:
+        for further_tries in range(_FOLDER_TRIES if self._make_folder else 0, -1, -1):
+            try:
+                if self._make_folder:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                # A run beside this one that came to nothing took the folder away again, between our two steps.
+                if not further_tries:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def remove(self) -> None:
         """Remove the file of a lock that is held; it is given back as ever."""

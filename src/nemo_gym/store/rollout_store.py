@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nemo_gym.errors import ConfigFileNotFoundError, DataError
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
-from nemo_gym.records.failures import consumes_attempt, latest_failures
+from nemo_gym.records.failures import is_attempt, latest_failures
 from nemo_gym.records.manifest import RunManifest, decode_manifest
+from nemo_gym.records.rows import rollout_key
 from nemo_gym.records.status import RunStatus, decode_status
 from nemo_gym.store.jsonl import read_objects
+from nemo_gym.store.key_set import RolloutKeySet
 from nemo_gym.store.lock import RunLock
 from nemo_gym.store.run_files import RunFiles, find_rollouts_files
 
-StoreKey: TypeAlias = tuple[str, Any, Any]
+StoreKey: TypeAlias = tuple[str, int, int]
 """Run id (or file name where none is known), task index, rollout index: unique over a folder of shards."""
 
 
@@ -27,7 +29,8 @@ class RolloutStore:
     `read_only=True` (files only, no lock) tolerates a missing sidecar, manifest or materialized file and a last line
     that is still being written. `read_only=False` holds the run's lock between enter and exit, and needs a file.
 
-    A rollout has one effective result: the first success line of its key. Iterators stream; only keys are kept.
+    A rollout has one effective result: the first success line of its key. A line without usable indices repeats none.
+    Iterators stream; only keys are kept.
     """
 
     def __init__(self, output: str | Path, read_only: bool = False) -> None:
@@ -66,8 +69,9 @@ class RolloutStore:
         for files in self.runs:
             for row in _objects(files.rollouts):
                 key = _store_key(row, files)
-                if key not in seen:
-                    seen.add(key)
+                if key is None or key not in seen:
+                    if key is not None:
+                        seen.add(key)
                     yield row
 
     def failures(self) -> Iterator[JsonObject]:
@@ -80,7 +84,9 @@ class RolloutStore:
         latest: dict[StoreKey, JsonObject] = {}
         for files in self.runs:
             for row in latest_failures(_objects(files.failures)).values():
-                latest[_store_key(row, files)] = row
+                key = _store_key(row, files)
+                if key is not None:
+                    latest[key] = row
         return latest
 
     def expected(self) -> Iterator[JsonObject]:
@@ -91,9 +97,10 @@ class RolloutStore:
     def missing(self) -> Iterator[JsonObject]:
         """Yield the materialized rows without a success, whatever their failures."""
         for files in self.runs:
-            done = {_store_key(row, files)[1:] for row in _objects(files.rollouts)}
+            done = RolloutKeySet(key for row in _objects(files.rollouts) if (key := rollout_key(row)) is not None)
             for row in _objects(files.materialized):
-                if (row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX)) not in done:
+                key = rollout_key(row)
+                if key is None or key not in done:
                     yield row
 
     def attempts(self) -> dict[StoreKey, int]:
@@ -101,8 +108,8 @@ class RolloutStore:
         used: dict[StoreKey, int] = {}
         for files in self.runs:
             for row in _objects(files.failures):
-                if consumes_attempt(row):
-                    key = _store_key(row, files)
+                key = _store_key(row, files)
+                if key is not None and is_attempt(row):
                     used[key] = used.get(key, 0) + 1
         return used
 
@@ -150,15 +157,16 @@ def raw_outcomes_are_selected(output: str | Path) -> bool:
             key = _store_key(row, files)
             if key in seen:
                 return False
-            seen.add(key)
+            if key is not None:
+                seen.add(key)
     return True
 
 
 def _objects(path: Path) -> Iterator[JsonObject]:
-    if path.exists():
+    if path.is_file():  # reading a pipe of such a name would never end
         yield from read_objects(path)
 
 
-def _store_key(row: JsonObject, files: RunFiles) -> StoreKey:
-    run = row.get(keys.RUN_ID)
-    return (str(run) if run else files.rollouts.name, row.get(keys.TASK_INDEX), row.get(keys.ROLLOUT_INDEX))
+def _store_key(row: JsonObject, files: RunFiles) -> StoreKey | None:
+    run, key = row.get(keys.RUN_ID), rollout_key(row)
+    return None if key is None else (str(run) if run else files.rollouts.name, *key)

@@ -133,8 +133,10 @@ def aggregate_metrics_path_for(output: str | Path) -> Path:
     return RunFiles(output).aggregate_metrics
 
 
-def check_shard_label(label: str) -> str:
+def check_shard_label(label: object) -> str:
     """Return `label` when it can name a shard, else raise ValueError saying why."""
+    if not isinstance(label, str):
+        raise ValueError(f"a shard label is a string, not `{type(label).__name__}`")
     if not _LABEL.fullmatch(label):
         raise ValueError(
             f"shard label `{label}` must start with a letter or digit and hold only letters, digits, `.`, `_`, `-`"
@@ -144,6 +146,10 @@ def check_shard_label(label: str) -> str:
     for suffix in RESERVED_SUFFIXES:
         if label.endswith(suffix):
             raise ValueError(f"shard label `{label}` must not end in `{suffix}`: that ending names another file")
+    if is_derived_name(f"rollouts-{label}.jsonl"):
+        raise ValueError(
+            f"shard label `{label}` names a backup or a report: no reader of the folder would see the shard"
+        )
     return label
 
 
@@ -161,9 +167,13 @@ def shard_label_of(path: str | Path) -> str | None:
 def is_derived_name(path: str | Path) -> bool:
     """Return whether a file beside rollouts files is something else: sidecar, inputs, report, backup."""
     name = Path(path).name
-    if name.startswith(".") or name in _DERIVED_NAMES or name.endswith(_DERIVED_ENDINGS) or _BACKUP.search(name):
-        return True
-    return Path(path).stem.endswith(RESERVED_SUFFIXES)
+    return name.startswith(".") or _BACKUP.search(name) is not None or names_another_file(path)
+
+
+def names_another_file(path: str | Path) -> bool:
+    """Return whether a run that is written to `path` would have the name of a report, or of a file of another run."""
+    name = Path(path).name
+    return name in _DERIVED_NAMES or name.endswith(_DERIVED_ENDINGS) or Path(path).stem.endswith(RESERVED_SUFFIXES)
 
 
 def rollouts_files(paths: Iterable[Path]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from nemo_gym.dialects.chat import ChatAccumulator
@@ -19,6 +20,8 @@ from nemo_gym.dialects.conversion.think_cutter import ThinkCutter
 from nemo_gym.records.codec import JsonObject
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
+_CALLS = ("function_call", "custom_tool_call")
+_ALL_SENT = sys.maxsize
 
 
 class ChatReader(ChatAccumulator):
@@ -50,16 +53,16 @@ class ChatReader(ChatAccumulator):
         self._closed = False
 
     def _on_event(self, kind: str | None, event: JsonObject) -> None:
+        told = self._told_before_whole(event)
         super()._on_event(kind, event)
         if self._closed or self.terminal == "error":
             return
         for position, choice in enumerate(objects(event.get("choices"))):
-            index = choice.get("index")
-            if (index if type(index) is int else position) == 0:
+            if _is_first(choice, position):
                 self._out.begin(
                     response_id=None, model=event.get("model") or None, created_at=event.get("created") or None
                 )
-                self._see(choice)
+                self._see(choice, told)
 
     def _on_done(self) -> None:
         super()._on_done()
@@ -98,9 +101,26 @@ class ChatReader(ChatAccumulator):
         restored: JsonObject = restore_namespaces({"output": [item]}, request=self._client_request)["output"][0]
         return restored
 
-    def _see(self, choice: JsonObject) -> None:
+    def _told_before_whole(self, event: JsonObject) -> JsonObject | None:
+        """Return the message as it was told so far, when an event brings the whole one in its place."""
+        choices = event.get("choices")
+        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(choice, dict) and isinstance(choice.get("message"), dict) and _is_first(choice, position):
+                known = self._choices.get(0)
+                if known is None or self._closed:
+                    return None
+                self._flush_calls(ended=True)
+                self._assembly.settle()
+                told: JsonObject = known.build()["message"]
+                return told
+        return None
+
+    def _see(self, choice: JsonObject, told: JsonObject | None) -> None:
         whole = choice.get("message")
         delta = as_object(whole) or as_object(choice.get("delta"))
+        calls = objects(delta.get("tool_calls"))
+        if told is not None:
+            delta = self._still_to_tell(delta, told)
         self._see_reasoning(delta)
         content = delta.get("content")
         logprobs = as_object(choice.get("logprobs")).get("content") or None
@@ -122,8 +142,32 @@ class ChatReader(ChatAccumulator):
             self._see_legacy_call(delta["function_call"])
         elif whole is None:
             self._flush_calls(ended=False)
-        elif delta.get("tool_calls"):
-            self._whole_calls(objects(delta["tool_calls"]))
+        else:
+            self._whole_calls(objects(delta.get("tool_calls")))
+            self._sent_pieces = [_ALL_SENT] * len(calls)
+
+    def _still_to_tell(self, message: JsonObject, told: JsonObject) -> JsonObject:
+        """Return what a whole message adds to what was told: nobody may run a call twice, or read a text twice."""
+        rest = dict(message)
+        for key in ("content", "refusal", *_REASONING_KEYS):
+            now, before = message.get(key), told.get(key)
+            if now == before:
+                rest[key] = None
+            elif isinstance(now, str) and isinstance(before, str) and now.startswith(before):
+                rest[key] = now[len(before) :]
+        sent = objects(told.get("tool_calls"))
+        last = sent[-1] if sent else None
+        rest["tool_calls"] = []
+        for call in objects(message.get("tool_calls")):
+            twin = next((other for other in sent if _is_same_call(call, other)), None)
+            if twin is None:
+                rest["tool_calls"].append(call)
+                continue
+            sent = [other for other in sent if other is not twin]
+            now, before = _text_of_call(call), _text_of_call(twin)
+            if twin is last and now.startswith(before) and self._out.open_kind in _CALLS:
+                self._out.call_text(now[len(before) :])
+        return rest
 
     def _see_reasoning(self, delta: JsonObject) -> None:
         for key in _REASONING_KEYS:
@@ -170,6 +214,8 @@ class ChatReader(ChatAccumulator):
         calls: list[ToolCall] = [] if choice is None else choice.calls.calls
         while True:
             place = len(self._sent_pieces) - 1
+            if place >= len(calls):
+                return  # told as a whole, and no longer in pieces
             if place >= 0:
                 self._send_pieces(calls[place], place, ended=ended)
             waiting = place + 1 < len(calls)
@@ -188,7 +234,7 @@ class ChatReader(ChatAccumulator):
 
     def _send_pieces(self, call: ToolCall, place: int, *, ended: bool) -> None:
         pieces, sent = call.arguments.pieces, self._sent_pieces[place]
-        if sent >= len(pieces) or self._out.open_kind not in ("function_call", "custom_tool_call"):
+        if sent >= len(pieces) or self._out.open_kind not in _CALLS:
             return
         if call.name in self._custom and not call.custom:  # said as a function, so that its text is inside of JSON
             if not sent and (ended or call.arguments.is_complete()):
@@ -214,3 +260,22 @@ class ChatReader(ChatAccumulator):
             self._out.open_call(kind, call_id=call.get("id"), name=(custom or function).get("name"))
             text = (custom or function).get("input" if custom else "arguments")
             self._out.call_text(text if isinstance(text, str) else "")
+
+
+def _is_first(choice: JsonObject, position: int) -> bool:
+    index = choice.get("index")
+    return (index if type(index) is int else position) == 0
+
+
+def _is_same_call(one: JsonObject, other: JsonObject) -> bool:
+    """Return whether two entries mean one call: by their ids, or by name and text where one has none."""
+    if one.get("id") and other.get("id"):
+        return bool(one["id"] == other["id"])
+    names = [(as_object(entry.get("custom")) or as_object(entry.get("function"))).get("name") for entry in (one, other)]
+    return names[0] == names[1] and _text_of_call(one).startswith(_text_of_call(other))
+
+
+def _text_of_call(entry: JsonObject) -> str:
+    custom = as_object(entry.get("custom"))
+    text = custom.get("input") if custom else as_object(entry.get("function")).get("arguments")
+    return text if isinstance(text, str) else ""

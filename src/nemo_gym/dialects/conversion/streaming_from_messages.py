@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from nemo_gym.dialects.conversion.arguments import arguments_text, free_input
 from nemo_gym.dialects.conversion.citations import annotations_from_citations
 from nemo_gym.dialects.conversion.messages_results import messages_response_to_responses
@@ -13,6 +15,9 @@ from nemo_gym.dialects.conversion.shapes import as_object, as_text, objects
 from nemo_gym.dialects.conversion.streaming_builder import OutputBuilder, Take
 from nemo_gym.dialects.messages import MessagesAccumulator
 from nemo_gym.records.codec import JsonObject
+
+_BLOCK_EVENTS = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
+_NO_BLOCK = object()
 
 
 class MessagesReader(MessagesAccumulator):
@@ -29,6 +34,9 @@ class MessagesReader(MessagesAccumulator):
         self._out = OutputBuilder(take, request=request, mint=mint, restore=self._restored)
         self._custom = custom_tool_names(request) | custom_tool_names(client_request)
         self._kinds: dict[object, str] = {}
+        self._open_block: object = _NO_BLOCK
+        self._waiting: dict[object, list[tuple[str, JsonObject]]] = {}
+        """Events of blocks that began before the open one ended, by block: an answer is told item by item."""
         self._signature: list[str] = []
         self._citations: list[JsonObject] = []
         self._input: list[str] = []
@@ -51,6 +59,7 @@ class MessagesReader(MessagesAccumulator):
         if self._closed or self.terminal is None:
             return
         self._closed = True
+        self._tell_waiting(all_of_them=True)
         message = self.response
         if self.terminal == "error":
             self._out.fail(self.stream_error or {"message": "the model's stream ended in an error"})
@@ -73,15 +82,35 @@ class MessagesReader(MessagesAccumulator):
         return restored
 
     def _see(self, kind: str | None, event: JsonObject) -> None:
-        if kind == "content_block_delta":
-            self._delta(event.get("index"), as_object(event.get("delta")))
-        elif kind == "content_block_start":
-            self._start_block(event.get("index"), as_object(event.get("content_block")))
-        elif kind == "content_block_stop":
-            self._stop_block(self._kinds.pop(event.get("index"), None))
+        if kind in _BLOCK_EVENTS:
+            index = _index_of(event)
+            if self._open_block not in (_NO_BLOCK, index):
+                # A copy: what the event holds grows from now on.
+                self._waiting.setdefault(index, []).append((kind, copy.deepcopy(event)))
+                return
+            self._see_block(kind, index, event)
+            if self._open_block is _NO_BLOCK and self._waiting:
+                self._tell_waiting(all_of_them=False)
         elif kind == "message_start":
             message = as_object(event.get("message"))
             self._out.begin(response_id=message.get("id"), model=message.get("model"), created_at=None)
+        elif kind in ("message_delta", "message_stop"):
+            self._tell_waiting(all_of_them=True)
+
+    def _tell_waiting(self, *, all_of_them: bool) -> None:
+        while self._waiting and (all_of_them or self._open_block is _NO_BLOCK):
+            index = next(iter(self._waiting))
+            for kind, event in self._waiting.pop(index):
+                self._see_block(kind, index, event)
+
+    def _see_block(self, kind: str, index: object, event: JsonObject) -> None:
+        self._open_block = _NO_BLOCK if kind == "content_block_stop" else index
+        if kind == "content_block_delta":
+            self._delta(index, as_object(event.get("delta")))
+        elif kind == "content_block_start":
+            self._start_block(index, as_object(event.get("content_block")))
+        else:
+            self._stop_block(self._kinds.pop(index, None))
 
     def _start_block(self, index: object, block: JsonObject) -> None:
         kind = as_text(block.get("type"))
@@ -116,7 +145,7 @@ class MessagesReader(MessagesAccumulator):
         elif kind == "input_json_delta" and self._kinds.get(index, "tool_use") == "tool_use":
             piece = as_text(delta.get("partial_json"))
             self._input.append(piece)
-            if not self._is_custom:
+            if not self._is_custom and self._out.open_kind == "function_call":
                 self._out.call_text(piece)
 
     def _stop_block(self, kind: str | None) -> None:
@@ -132,3 +161,8 @@ class MessagesReader(MessagesAccumulator):
             elif not text.strip():
                 self._out.call_text("{}")
             self._out.close()
+
+
+def _index_of(event: JsonObject) -> int | None:
+    index = event.get("index")
+    return index if type(index) is int else None

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
-from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_row, is_judged
+from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged
 from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
@@ -78,6 +78,9 @@ class _Session:
         except ValueError as error:
             problem = _no_response(str(error), content)
             return ModelReply(response=None, call_id=call_id, status=answer.status, error=problem)
+        failed = failed_reply(response, call_id)
+        if failed is not None:
+            return failed
         if not isinstance(response.get("output"), list):
             problem = _no_response("it has no list `output`", content)
             return ModelReply(response=None, call_id=call_id, status=answer.status, error=problem)

@@ -18,12 +18,18 @@ InvocationStatus = Literal["completed", "failed", "incomplete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """One model call: the Response when it finished, else `status` and `error`. `call_id` is the server's own id."""
+    """One model call: the Response when it finished, else `status` and `error`. `call_id` is the server's own id.
+
+    Of a Response that failed, `response_id`, `error_type` and `usage` say what it said of itself.
+    """
 
     response: Mapping[str, Any] | None
     call_id: str | None = None
     status: int | None = None
     error: str | None = None
+    response_id: str | None = None
+    error_type: str | None = None
+    usage: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +150,16 @@ class _Loop:
         question = self.prompt + self.produced
         timestamp = time.time()
         reply = await self.call_model({**self.params, "input": question})
-        response_id = reply.response.get("id") if reply.response is not None else None
+        response_id = reply.response.get("id") if reply.response is not None else reply.response_id
         response_id = response_id if isinstance(response_id, str) and response_id else None
         self.result.calls.append((reply.call_id, response_id))
         if reply.response is None:
             self.result.status = "failed"
-            self.result.error_type = "model_call_failed" if reply.status is None else f"http_{reply.status}"
+            unnamed = "model_call_failed" if reply.status is None else f"http_{reply.status}"
+            self.result.error_type = reply.error_type or unnamed
             self.result.error_message, self.result.error_status = reply.error, reply.status
+            if reply.usage is not None:  # a failed call adds what it counted, and nothing when it counted nothing
+                self.usage.add(reply.usage)
             return False
         self.last = reply.response
         self.usage.add(reply.response.get("usage"))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
+from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, is_judged
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
 from nemo_gym.builtin.responses_api_agents.simple_agent.tool_names import RESERVED
 from nemo_gym.rollout_observability import AgentObservationBundle, TrajectoryRecord
@@ -82,6 +83,39 @@ async def test_no_finished_call_reports_zero_tokens() -> None:
     result = await Scene(ModelReply(response=None, call_id="c1", status=400, error="bad")).play()
     assert result.response["usage"]["input_tokens"] == 0
     assert (result.status, result.error_type, result.response["status"]) == ("failed", "http_400", "failed")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "judged"),
+    [
+        ({"code": "server_error", "message": "it broke"}, 500, False),
+        ({"code": "rate_limit_exceeded", "message": "it broke"}, 429, False),
+        ({"code": "context_length_exceeded", "message": "it broke"}, 400, True),
+        (None, 500, False),
+    ],
+)
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+@pytest.mark.parametrize("counted", [None, {"input_tokens": 5, "output_tokens": 1}])
+async def test_a_response_that_failed_under_200_is_a_failed_call(
+    error: dict | None, status: int, judged: bool, ending: str, counted: dict | None
+) -> None:
+    """A22: it did not finish, so it adds what it counted, which is nothing when it has no usage."""
+    answer = {"id": "r2", "status": ending, "output": [], "error": error, "usage": counted}
+    reply = failed_reply(answer, "c2")
+    assert reply is not None
+    result = await Scene(response(call()), reply).play()
+    assert (result.status, result.error_type, result.error_status) == ("failed", f"response_{ending}", status)
+    assert is_judged(result) is judged
+    assert error is None or "it broke" in str(result.error_message)
+    assert result.calls == [("c1", "r1"), ("c2", "r2")]
+    assert len(result.turns) == 1
+    total = result.response["usage"]
+    assert (total["input_tokens"], total["output_tokens"]) == ((10, 2) if counted is None else (15, 3))
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "in_progress", None, ["failed"]])
+def test_a_response_that_did_not_fail_is_no_failed_call(status: Any) -> None:
+    assert failed_reply({"status": status, "output": [], "error": None}, "c1") is None
 
 
 async def test_a_model_failure_keeps_what_was_produced_before_it() -> None:

@@ -1,0 +1,1 @@
+"""Door: newer paths of names that also have a path of their own."""
