@@ -70,7 +70,7 @@ async def _collect(share: Share) -> Collected:
         async for _row, result in completions:
             if isinstance(result, RolloutFailureRecord):
                 failed += 1
-            elif "reward" in result and not result.get("mask_sample"):
+            elif isinstance(result.get("reward"), (int, float)) and not result.get("mask_sample"):
                 # Here a trainer takes `result["ng_trajectory"]`: the calls, with their requests and responses.
                 rewards.append(float(result["reward"]))
     return Collected(rewards, failed)

@@ -48,6 +48,37 @@ def test_an_answer_that_failed_under_200_gets_the_status_that_belongs_to_it(
             assert line["error_category"]
 
 
+NO_ANSWERS: list[dict[str, Any]] = [
+    {},
+    {"status": "ok"},
+    {"detail": "Not Found"},
+    {"object": "error", "message": "no such model", "code": 404},
+    {"choices": None, "content": None, "output": None},
+    {"choices": "forty-two", "content": "forty-two", "output": "forty-two"},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("client", "wire"), [pair for pair in itertools.product(DIALECTS, DIALECTS) if pair[0] != pair[1]]
+)
+def test_an_object_that_is_no_answer_is_not_converted_to_an_empty_one(backend, tmp_path, client, wire, stream) -> None:
+    """A verifier would judge it, and its 0 would measure the gateway that spoke."""
+    with client_of(front(wire, backend.url, captures=tmp_path, max_http_attempts=1)) as http:
+        for said in NO_ANSWERS:
+            backend.answer(PATHS[wire], said)
+            answer = http.post(f"/ng-rollout/r-0{PATHS[client]}", json={**BODIES[client], "stream": stream})
+            assert answer.status_code == 502, answer.text
+            assert (
+                f"{PATHS[wire]}` answered with an object that is no answer"
+                in error_of(client, answer.json())["message"]
+            )
+            assert last_line(tmp_path, "r-0")["error_category"] == "exception"
+        empty = {"choices": [], "content": [], "output": [], "object": "x", "status": "completed"}
+        backend.answer(PATHS[wire], empty)
+        assert http.post(f"/ng-rollout/r-1{PATHS[client]}", json=BODIES[client]).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "category"),
     [

@@ -168,11 +168,21 @@ def test_one_conversation_owns_the_calls_where_the_configuration_says_so(backend
     assert invocation["model_calls"] == []
 
 
-def test_a_task_that_the_command_would_cut_short_is_not_run(backend: Any) -> None:
-    row = {**ROW, "responses_create_params": {"instructions": "be brief", "input": "do it"}}
-    result = run(agent(backend, "print('ran')", "{prompt}"), row)
+@pytest.mark.parametrize(
+    ("params", "words", "instead"),
+    [
+        ({"instructions": "be brief", "input": "do it"}, ["{prompt}"], "`{system}`"),
+        ({"input": "do it\0 well"}, ["{prompt}"], "`{task_file}`"),
+        ({"instructions": "be\0 brief", "input": "do it"}, ["-s", "say: {system}", "{prompt}"], "`{task_file}`"),
+    ],
+    ids=["system text", "NUL in the prompt", "NUL in the system text"],
+)
+def test_a_task_that_the_command_would_cut_short_is_not_run(
+    backend: Any, params: dict[str, Any], words: list[str], instead: str
+) -> None:
+    result = run(agent(backend, "print('ran')", *words), {**ROW, "responses_create_params": params})
     assert result["failure_kind"] == "agent_run_error"
-    assert "`{system}`" in result["failure_reason"]
+    assert instead in result["failure_reason"]
     assert result["agent_process"] == {
         "exit_code": None,
         "timed_out": False,

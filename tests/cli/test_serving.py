@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nemo_gym.cli import detaching
 from nemo_gym.cli.head_client import HeadAddress
 from nemo_gym.cli.serving import serve
 from nemo_gym.config import ResolvedConfig, load_config, use_global_config_dict
@@ -49,6 +50,20 @@ async def test_the_head_server_tells_what_runs_until_the_end(make: Make, runs: C
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", address.port))
+
+
+@pytest.mark.parametrize("configured", [True, False])
+async def test_a_folder_for_logs_that_cannot_be_made_is_named_with_another_way(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: bool
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file" / "state"))
+    own = [f"+nemo_gym_log_dir={tmp_path / 'file' / 'logs'}"] if configured else []
+    with pytest.raises(ConfigError, match=r"file/.*: not a directory.*\+nemo_gym_log_dir=DIR.*XDG_STATE_HOME"):
+        async with serve(make(f"++head_server.port={find_open_port()}", *own)):
+            pass
+    with pytest.raises(ConfigError, match="XDG_STATE_HOME"):
+        detaching._output_file()
 
 
 async def test_a_taken_default_head_port_gives_way_only_when_the_caller_allows_it(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.config import ResolvedConfig, assign_ports
+from nemo_gym.config.sources import read_yaml
 from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
 
 Load = Callable[..., ResolvedConfig]
@@ -83,6 +84,27 @@ def test_bad_yaml_is_named_with_file_line_and_column(load: Load, write: Write) -
     write("list.yaml", "- a\n")
     with pytest.raises(ConfigError, match="no mapping"):
         load(config_paths=["list.yaml"])
+
+
+@pytest.mark.parametrize(
+    "text", ["policy_model_name=m1", "just text", "- a", '"quoted"', "policy_model_name m1\n\n# x"]
+)
+def test_a_file_of_text_without_a_key_is_refused_and_never_taken_for_settings(tmp_path: Path, text: str) -> None:
+    """The library takes a text for a key without a value; a shell's `key=value` would be dropped silently."""
+    file = tmp_path / "env.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"`{file}` holds no mapping"):
+        read_yaml(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"), [("", {}), ("# x", {}), ("null", {}), ("a:", {"a": None}), ("? a", {"a": None})]
+)
+def test_a_key_without_a_value_and_a_file_without_a_key_are_fine(
+    tmp_path: Path, text: str, settings: dict[str, None]
+) -> None:
+    (tmp_path / "env.yaml").write_text(text)
+    assert read_yaml(tmp_path / "env.yaml") == settings
 
 
 def test_a_file_named_twice_is_noted_and_one_that_includes_itself_refused(load: Load, write: Write) -> None:

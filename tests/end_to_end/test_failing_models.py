@@ -89,3 +89,57 @@ def test_a_response_without_usage_is_unknown_and_never_zero(gym: Gym) -> None:
     summary = json.loads((run / "quality_summary.json").read_text())["run"]
     assert summary["issues"]["model_call_missing_token_counts"] == 5
     assert summary["artifacts"]["coverage"]["rollout_token_count_mismatch"]["unobserved"] == 5
+
+
+OWN_MODEL = """
+from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
+
+
+class OwnModel(SimpleResponsesAPIModel):
+    async def responses(self, body: dict):
+        text = str(body["input"])
+        if "France" in text:
+            raise RuntimeError("a bug of the model server")
+        return {"Japan": [1], "Egypt": None, "Peru": {"status": "ok"}, "Italy": "Rome"}[
+            next(name for name in ("Japan", "Egypt", "Peru", "Italy") if name in text)
+        ]
+
+    async def chat_completions(self, body: dict):
+        raise NotImplementedError
+
+
+if __name__ == "__main__":
+    OwnModel.run_webserver()
+"""
+
+
+COUNTRIES = ("France", "Japan", "Egypt", "Peru", "Italy")
+
+
+def test_what_a_model_server_of_ones_own_does_wrong_is_told_with_its_place_or_its_words(gym: Gym) -> None:
+    folder = gym.folder / "responses_api_models" / "own_model"
+    (folder / "configs").mkdir(parents=True)
+    (folder / "app.py").write_text(OWN_MODEL)
+    config = {"policy_model": {"responses_api_models": {"own_model": {"entrypoint": "app.py"}}}}
+    (folder / "configs" / "own_model.yaml").write_text(yaml.safe_dump(config))
+    run = gym.folder / "run"
+    gym.run(
+        *("eval", "run", "--search-dir", REPOSITORY / "examples", "--resources-server", "capital_cities"),
+        *("--model-type", "own_model", "-o", run / "rollouts.jsonl", gym.head),
+        code=1,
+    )
+    told = {}
+    for row in records(run / "rollouts_failures.jsonl"):
+        assert "reward" not in row
+        country = next(name for name in COUNTRIES if name in str(row["responses_create_params"]))
+        told[country] = row["failure_reason"]
+    place = next(number for number, line in enumerate(OWN_MODEL.splitlines(), 1) if "a bug" in line)
+    said = told.pop("France")
+    assert said.startswith("server `policy_model` failed: the model call was answered 500: RuntimeError(")
+    assert f"(at `{folder / 'app.py'}:{place}`" in said
+    assert told == {
+        "Japan": "what the model server answered is no Response: a JSON object is needed, this is a list: [1]",
+        "Egypt": "what the model server answered is no Response: a JSON object is needed, this is a NoneType: null",
+        "Peru": 'what the model server answered is no Response: it has no list `output`: {"status":"ok"}',
+        "Italy": 'what the model server answered is no Response: a JSON object is needed, this is a str: "Rome"',
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -178,7 +179,8 @@ def test_a_saved_run_that_is_damaged_is_named(saved):
 
 
 def test_a_run_that_another_process_writes_is_refused(saved):
-    with RunLock(saved.files.lock), pytest.raises(RunLockedError):
+    named = re.escape(f"`{saved.files.folder / saved.files.stem}` is being written by another process (process ")
+    with RunLock(saved.files.lock), pytest.raises(RunLockedError, match=named):
         saved()
     saved()
 

@@ -93,7 +93,9 @@ def test_a_run_prints_its_summary_to_stdout_and_everything_else_to_stderr(server
         (["-i", "in.jsonl", "-o", "/dev/null"], 2, "no regular file"),
         (["-i", "in.jsonl", "-o", "bad.jsonl"], 2, "is no earlier run"),
         (["-i", "in.jsonl", "-o", "in.jsonl"], 2, "is the input"),
-        (["-i", "in.jsonl", "-o", "in.jsonl/r.jsonl"], 2, "cannot be used"),
+        (["-i", "in.jsonl", "-o", "in.jsonl/r.jsonl"], 2, "`in.jsonl` is a file, and a folder is needed there"),
+        (["-i", "in.jsonl", "-o", "in.jsonl/a/r.jsonl"], 2, "`in.jsonl` is a file, and a folder is needed there"),
+        (["-i", "in.jsonl", "-o", "r.jsonl", "--concurrency", "0"], 2, "(`--concurrency`)"),
         (["-i", "in.jsonl", "-o", "x" * 300], 2, "too long"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "--health-check-ignore", "no_such_check"], 2, "no health check"),
         (["-i", "in.jsonl", "-o", "r.jsonl", "+capture_quiescence_timeout_s=5"], 2, "capture_quiescence_timeout_s"),
@@ -287,6 +289,23 @@ def test_aggregate_works_as_the_specification_prints_it_A17(servers, gym, rows_f
     assert code == 0, err
     assert "6 rollouts" in out
     assert gym("eval", "aggregate", "+input_glob=none/*.jsonl")[0] == 2
+    code, _, err = gym("eval", "aggregate")
+    assert (code, "`--input-glob <value>`" in err, "--output" in err) == (2, True, False)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a_materialized_inputs.jsonl", "a_manifest.json", "a_batch_status.json"])
+@pytest.mark.parametrize(
+    "words", [("dataset", "make", "ledger", "--size", "1", "-o"), ("eval", "health-check", "run", "--junit")]
+)
+def test_what_is_no_run_is_written_over_no_file_of_one(servers, gym, rows_file, tmp_path, words, name):
+    gym("eval", "run", "--no-serve", "-i", "in.jsonl", "-o", "run/a.jsonl", gym.head)
+    before = (tmp_path / "run" / name).read_bytes()
+    code, _, err = gym(*words, f"run/{name}")
+    assert code == 2, err
+    assert f"`run/{name}` is a file of the run `run/a.jsonl`, and was not touched" in err
+    assert (tmp_path / "run" / name).read_bytes() == before
+    for _ in range(2):
+        assert gym(*words, "run/other")[0] == 0
 
 
 def test_a_folder_with_its_inputs_and_a_merged_file_is_one_run_to_every_command(

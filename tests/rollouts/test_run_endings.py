@@ -305,3 +305,36 @@ async def test_the_status_of_a_dead_run_is_what_its_files_hold(servers, collect)
     assert (progress.stale, progress.status.state, progress.status.run_id) == (True, "running", "r")
     assert (counts.succeeded, counts.failed, counts.pending, counts.in_flight) == (COUNT - 1, 1, 0, 0)
     assert progress.status.reward.sum == 0.5 * (COUNT - 1)
+
+
+FAILED = {"_ng_failure_class": "agent_run_error", "failure_reason": "it broke"}
+LONG = "1 validation error for Verdict\nreward\n  " + "much is said of it, " * 20 + "(at `/env/app.py:7`)"
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "said"),
+    [
+        ({**FAILED, "failure_kind": "provider_unavailable"}, "provider_unavailable", "it broke"),
+        (FAILED, "agent_run_error", "it broke"),
+        ({**FAILED, "_ng_failure_message": LONG}, "agent_run_error", "(at `/env/app.py:7`)"),
+        (
+            (500, json.dumps({"detail": LONG, "ng_failed_rollout": {"failure_kind": "verifier_error"}})),
+            "verifier_error",
+            "(at `/env/app.py:7`)",
+        ),
+    ],
+    ids=["kind", "class alone", "long", "handed over"],
+)
+async def test_the_line_about_a_failure_has_the_kind_that_is_counted_and_its_end(
+    servers, collect, caplog, reply, kind, said
+):
+    servers.behaviours["agent_a"] = lambda row: reply if isinstance(reply, tuple) else {**row, **reply}
+    with pytest.raises(RunFailedError, match=rf"\({kind} \d+\)"):
+        await collect()
+    lines = [record.getMessage() for record in caplog.records if record.name == "nemo_gym.rollouts.execute"]
+    assert len(lines) == COUNT
+    for line in lines:
+        assert f" failed: {kind}: " in line
+        assert line.endswith(said)
+        assert "\n" not in line
+        assert len(line) < 500

@@ -230,7 +230,7 @@ async def test_a_shard_that_another_writer_holds_is_refused_and_untouched(server
     await record(make_rows(1), head, tmp_path)
     files = shard_files(tmp_path, "step_000007-w0")
     before = files.rollouts.read_bytes()
-    with RunLock(files.lock), pytest.raises(RunLockedError):
+    with RunLock(files.lock), pytest.raises(RunLockedError, match="/rollouts-step_000007-w0` is being written by"):
         await record(make_rows(1), head, tmp_path)
     assert files.rollouts.read_bytes() == before
 

@@ -38,6 +38,18 @@ def test_it_trains_against_servers_that_run_and_a_replayed_step_duplicates_nothi
     assert len(list(store.missing())) == 4
 
 
+def test_rollouts_without_a_number_as_their_reward_train_nothing_and_end_nothing(servers, tmp_path):
+    given = [0.5, 1, None, "1.0", [1.0], {"reward": 1.0}, "absent"]
+    rows = [{"responses_create_params": {"input": str(n)}, "q": n} for n in range(len(given))]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    servers.behaviours["agent_a"] = lambda row: (
+        row if given[row["q"]] == "absent" else {**row, "reward": given[row["q"]]}
+    )
+    words = ["--head-port", str(servers.head_port), "--input", "tasks.jsonl", "--agent", "agent_a", "--workers", "2"]
+    out = train(tmp_path, *words, "--steps", "1", "--repeats", "1")
+    assert "step 0: mean reward 0.750 over 2 rollouts, 0 failed" in out
+
+
 def test_it_starts_an_environment_and_every_record_has_its_evidence(tmp_path):
     out = train(tmp_path, "--steps", "1")
     assert "step 0: mean reward 1.000 over 12 rollouts, 0 failed" in out

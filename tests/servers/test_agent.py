@@ -69,9 +69,11 @@ class Tasks(SimpleResourcesServer):
         self.seen["seeded"] = request.session[SESSION_ID_KEY]
         return BaseSeedSessionResponse()
 
-    async def verify(self, request: Request, body: BaseVerifyRequest) -> BaseVerifyResponse:
+    async def verify(self, request: Request, body: BaseVerifyRequest) -> Any:
         if (fault := self.seen.get("fault")) is not None:
             raise fault
+        if "verdict" in self.seen:
+            return self.seen["verdict"]
         self.seen["verified"] = request.session[SESSION_ID_KEY]
         self.seen["response"] = body.response.model_dump()
         self.seen["rollout"] = current_rollout_id()
@@ -134,13 +136,15 @@ async def test_verifiers_never_see_evidence_and_the_result_carries_it(
 
 
 @pytest.mark.parametrize("settings", [ON, None], ids=["observed", "not observed"])
-@pytest.mark.parametrize("fault", ["raises", "is gone"])
+@pytest.mark.parametrize("fault", ["raises", "is gone", [1.0], "1.0", 1.0, True, None])
 async def test_the_work_of_an_agent_outlives_its_verifier(
-    serve: Any, make_client: Any, response_body: dict[str, Any], settings: Any, fault: str
+    serve: Any, make_client: Any, response_body: dict[str, Any], settings: Any, fault: Any
 ) -> None:
     agent, url, seen = start_both(serve, make_client, response_body, settings)
     if fault == "raises":
         seen["fault"] = ValueError("a bug")
+    elif fault != "is gone":
+        seen["verdict"] = fault
     else:
         post = agent.server_client.post
 
@@ -154,12 +158,13 @@ async def test_the_work_of_an_agent_outlives_its_verifier(
     async with aiohttp.ClientSession() as session, session.post(f"{url}/run", json=row) as answer:
         assert answer.status == 500
         body = await answer.json()
-    assert ("ValueError('a bug')" if fault == "raises" else "Server disconnected") in body["detail"]
+    said = {"raises": "ValueError('a bug')", "is gone": "Server disconnected"}.get(str(fault))
+    assert (said or "`verify` of `tasks` must return a verify response, a JSON object") in body["detail"]
     handed_over = body["ng_failed_rollout"]
     [message] = handed_over["_ng_failure_partial_response"]["output"]
     assert message["content"][0]["text"] == "42"
     assert handed_over["_ng_failure_stage"] == "verification"
-    assert handed_over.get("failure_kind") == ("verifier_error" if fault == "raises" else None)
+    assert handed_over.get("failure_kind") == (None if fault == "is gone" else "verifier_error")
     assert handed_over["ng_agent_observations"] == {"invocations": []}
     assert handed_over["ng_trajectory"] == {"turns": [1]}
     assert "reward" not in handed_over

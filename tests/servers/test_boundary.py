@@ -91,6 +91,38 @@ def test_an_unhandled_exception_is_500_with_its_repr_as_a_json_string() -> None:
     assert answer.json() == "RuntimeError('no such luck')"
 
 
+class Verdict(BaseModel):
+    reward: float
+    notes: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({}, "`reward`: Field required"),
+        ({"reward": "good"}, "`reward`: Input should be a valid number"),
+        ({"reward": 1.0, "notes": {"a": "x"}}, "`notes.a`: Input should be a valid integer"),
+        (None, "Input should be a valid dictionary"),
+        ([1.0], "Input should be a valid dictionary"),
+        ({"reward": 1.0, "notes": dict.fromkeys("abcdefg", "x")}, "; and 2 more"),
+    ],
+)
+def test_a_handler_that_returns_something_else_than_it_says_is_told_what(returned: Any, said: str) -> None:
+    """A `verify` or a tool with a return annotation; FastAPI's exception alone is `ResponseValidationError()`."""
+    app = FastAPI()
+
+    @app.post("/verify")
+    async def verify() -> Verdict:
+        return returned  # type: ignore[no-any-return]
+
+    app.add_middleware(ExceptionMiddleware, name="tester")
+    answer = TestClient(app).post("/verify")
+    assert answer.status_code == 500
+    assert answer.json().startswith(f"`verify` (in `{__file__}`) returned something else than its annotation says: ")
+    assert said in answer.json()
+    assert "\n" not in answer.json()
+
+
 def test_a_handler_that_was_cancelled_from_inside_is_500_and_says_so() -> None:
     answer = TestClient(make_app()).post("/cancelled")
     assert (answer.status_code, answer.json()) == (500, "Request was cancelled")

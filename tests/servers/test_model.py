@@ -239,6 +239,23 @@ def test_a_native_messages_handler_replaces_the_conversion(answer: dict[str, Any
     assert client.post(PATHS["messages"], json=BODIES["messages"]).json()["echo"] == BODIES["messages"]
 
 
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        ("/chat/completions", "/chat/completions"),
+        ("/v1/v1/responses", "/v1/v1/responses"),
+        ("/ng-rollout/0-0/messages", "/messages"),
+        ("/ng-rollout/0-0/inv/root/sub/v1/responses", "/sub/v1/responses"),
+    ],
+)
+def test_a_path_of_no_route_is_told_what_a_base_url_looks_like(answer: dict[str, Any], path: str, left: str) -> None:
+    client = TestClient(make(TypedModel, answer=answer).setup_webserver())
+    refused = client.post(path, json={"input": "x"})
+    assert refused.status_code == 404
+    for word in (f"`{left}` is no route", "`/v1/messages`", "ends in `/v1`", "`%2F`"):
+        assert word in refused.json()["detail"]
+
+
 def test_models_tokens_and_capture_health_have_routes() -> None:
     client = TestClient(make(RawModel).setup_webserver())
     assert [entry["id"] for entry in client.get("/v1/models").json()["data"]] == ["policy_model"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -164,6 +165,30 @@ def test_a_write_that_fails_half_way_leaves_the_file_whole(tmp_path, monkeypatch
     appender.close()
     appender.close()
     assert (tmp_path / "x").read_bytes() == b'{"a":1}\n{"c":3}\n'
+
+
+def test_nothing_takes_the_place_of_a_pipe_or_a_device(tmp_path):
+    """`-o /dev/stdout` as root would take standard output away from the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    terminal, other_end = os.openpty()
+    for path, end in ((pipe, reader), (os.ttyname(other_end), terminal)):
+        before = os.lstat(path)
+        write_atomic(path, b"said")
+        assert os.read(end, 100) == b"said"
+        after = os.lstat(path)
+        assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    for fd in (reader, terminal, other_end):
+        os.close(fd)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system has no folder of open files")
+def test_nothing_takes_the_place_of_a_link_to_an_open_file(tmp_path):
+    with (tmp_path / "out").open("w+b") as file:
+        write_atomic(f"/proc/self/fd/{file.fileno()}", b"said")
+        assert file.read() == b"said"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_staged_file_appears_whole_or_not_at_all(tmp_path):

@@ -165,6 +165,35 @@ def _runs(pid: int) -> bool:
         return False
 
 
+OFFICIAL = """
+import json, os
+from pathlib import Path
+from anthropic import Anthropic
+
+text = json.loads(Path(os.environ["GYM_TASK_FILE"]).read_text())["input"]
+messages = [{"role": "user", "content": text if isinstance(text, str) else text[-1]["content"]}]
+asked = {"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 99, "messages": messages}
+with Anthropic().messages.stream(**asked) as stream:
+    print(stream.get_final_text())
+print(Anthropic().messages.create(**asked).content[0].text)
+"""
+
+
+def test_the_official_messages_client_reads_an_answer_without_token_counts(tmp_path: Path) -> None:
+    """What the scenario leaves out is the counts, not what the dialect requires."""
+    (tmp_path / "official.py").write_text(OFFICIAL)
+    others = [item.name for item in scenarios(subagent_tool=None) if item.name != "usage_omitted"]
+    command = shlex.join([sys.executable, str(tmp_path / "official.py")])
+    report = run_conformance(command=command, skip=others, output_dir=tmp_path / "kept", cwd=tmp_path)
+    [item] = report.scenarios
+    assert (item.problems["TE-1"], item.problems["TE-2"], report.not_provoked) == ([], [], [])
+    [record] = [
+        json.loads(line) for line in (tmp_path / "kept" / "rollouts-conformance.jsonl").read_text().splitlines()
+    ]
+    assert record["agent_process"]["exit_code"] == 0
+    assert [call["tokens_out"] for call in record["ng_model_call_capture"]["calls"]] == [None, None]
+
+
 def test_a_program_that_lies_is_found_out_in_every_scenario(tmp_path: Path) -> None:
     """It does its work truly and reports something else; the rows are those that the lie is about."""
     report = run_conformance(command=program("tests/testing/programs/liar.py"), cwd=tmp_path)

@@ -9,7 +9,7 @@ import typer
 
 from nemo_gym.capture.inspection import inspect_rollout
 from nemo_gym.cli.capture_places import stores_in
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.output import note, print_json, show
 
 
 def command(
@@ -51,6 +51,6 @@ def command(
         return 1 if wrong else 0
     for store, found in wrong:
         for problem in found.problems:
-            print(f"{store.path_for(found.rollout_id)}: {problem}")
+            show(f"{store.path_for(found.rollout_id)}: {problem}")
     note(f"{calls} calls of {rollouts} rollouts; {len(wrong)} rollouts have problems")
     return 1 if wrong else 0

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from nemo_gym.cli.interruption import run_until_interrupted
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.output import note, print_json, show
 from nemo_gym.cli.selection import COMMAND_AGENT, Overrides, SearchDirOption, Selection, compose, flags_of
 from nemo_gym.cli.serving import serve
 from nemo_gym.config import ResolvedConfig
@@ -148,7 +148,7 @@ async def _run(
     if as_json:
         print_json(report.as_json())
     else:
-        print(format_report(report), flush=True)
+        show(format_report(report))
     return 0 if report.fulfilled else 1
 
 

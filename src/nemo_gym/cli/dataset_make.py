@@ -20,6 +20,7 @@ from nemo_gym.config.overrides import parse_override
 from nemo_gym.errors import ConfigError, nearest_name
 from nemo_gym.records import codec
 from nemo_gym.store import staged
+from nemo_gym.store.atomic import is_written_through
 
 GENERATOR = "make_dataset.py"
 
@@ -51,7 +52,10 @@ def command(
         given[override.key] = override.value
     make_rows = _generator_of(name, search_dir or ())
     _check_settings(name, make_rows, given)
+    from nemo_gym.rollouts.output_check import check_no_run
+
     path = Path(output)
+    check_no_run(path)
     _check_place(path)
     count = 0
     try:
@@ -76,7 +80,7 @@ def _check_place(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be written: `{error.filename}`: {_reason(error)}.") from error
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not is_written_through(path) and not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"`{path}` cannot be written: no permission in `{path.parent}`.")
 
 

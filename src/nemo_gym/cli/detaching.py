@@ -14,6 +14,7 @@ from pathlib import Path
 from nemo_gym.cli.head_client import HeadAddress
 from nemo_gym.cli.output import note
 from nemo_gym.cli.serving import check_head_port, stop_command
+from nemo_gym.cli.state_folder import make_log_folder, state_folder
 from nemo_gym.config import ResolvedConfig
 from nemo_gym.config.names import SPINUP_TIMEOUT
 from nemo_gym.engine.local import log_tail
@@ -70,6 +71,5 @@ async def _wait_ready(process: subprocess.Popen[bytes], address: HeadAddress, ou
 
 
 def _output_file() -> Path:
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "nemo-gym" / "detached"
-    base.mkdir(parents=True, exist_ok=True)
+    base = make_log_folder(state_folder("detached"))
     return base / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"

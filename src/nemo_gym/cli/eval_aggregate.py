@@ -8,7 +8,7 @@ import typer
 
 from nemo_gym.cli.eval_run import explicit_settings, flag_overrides
 from nemo_gym.cli.interruption import run_until_interrupted
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.output import note, print_json, show
 from nemo_gym.cli.selection import ConfigOption, Overrides, Selection, compose, flags_of
 from nemo_gym.config import ResolvedConfig
 from nemo_gym.config.loading import COMMAND_LINE
@@ -86,5 +86,5 @@ async def _aggregate(resolved: ResolvedConfig, *, as_json: bool) -> int:
         for line in (summary.denominators.text(), *summary.notes):
             note(line)
     else:
-        print("\n".join(aggregation_lines(summary)), flush=True)
+        show("\n".join(aggregation_lines(summary)))
     return 0

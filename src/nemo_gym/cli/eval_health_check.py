@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.output import note, print_json, show
 from nemo_gym.errors import ConfigFileNotFoundError, UsageError
 
 UNHEALTHY_EXIT_CODE = 4
@@ -55,10 +55,13 @@ def command(
         normalize_ignored_checks,
         should_fail,
     )
+    from nemo_gym.rollouts.output_check import check_no_run
     from nemo_gym.store import staged, writing
 
     if not run_dir.exists():
         raise ConfigFileNotFoundError(f"there is no `{run_dir}`; give the folder of a run, or its rollouts file")
+    if junit is not None:
+        check_no_run(junit)
     if run_dir.is_file() and rollouts_file is None:
         run_dir, rollouts_file = run_dir.parent, run_dir.absolute()
     try:
@@ -79,5 +82,5 @@ def command(
             note(line)
     else:
         lines = [format_health_report(result), *failures, *explain_verdicts(result), *explain_gaps(result)]
-        print("\n".join(lines), flush=True)
+        show("\n".join(lines))
     return UNHEALTHY_EXIT_CODE if should_fail(result, fail_on) else 0

@@ -15,7 +15,7 @@ import typer
 
 from nemo_gym.cli.declared_rows import has_begun, settings_with_rows
 from nemo_gym.cli.interruption import run_until_interrupted
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.output import note, print_json, show
 from nemo_gym.cli.resume_command import resume_text
 from nemo_gym.cli.selection import (
     AgentCommandOption,
@@ -322,7 +322,7 @@ async def _collect(
         for line in (*reward_lines(summary.status), *summary.report.notes):
             note(line)
     else:
-        print("\n".join(summary_lines(summary)), flush=True)
+        show("\n".join(summary_lines(summary)))
     return 1 if summary.status.counts.failed else 0
 
 

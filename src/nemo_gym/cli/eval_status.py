@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_gym.cli.output import print_json, print_table
+from nemo_gym.cli.output import print_json, print_table, show
 from nemo_gym.config.overrides import parse_override
 from nemo_gym.errors import UsageError
 from nemo_gym.records.status import LIVE_STATES, RunStatus, mean_reward
@@ -91,11 +91,11 @@ def _show(runs: Sequence[RunProgress]) -> None:
     for run in runs:
         if run.status.failures:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(run.status.failures.items()))
-            print(f"{_name(run)} failed by kind: {kinds}")
+            show(f"{_name(run)} failed by kind: {kinds}")
         if run.status.counts.failed_final and run.status.state not in LIVE_STATES:
             print(f"{_name(run)}: {_final_text(run.status.counts.failed_final)}")
         if run.status.reason:
-            print(f"{_name(run)}: {run.status.reason}")
+            show(f"{_name(run)}: {run.status.reason}")
 
 
 def _mark(run: RunProgress) -> str | None:

@@ -275,7 +275,15 @@ def _print_version(*, as_json: bool) -> int:
 def _set_up_logging(*, verbose: bool) -> None:
     import logging
 
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    from nemo_gym.records.visible import visible
+
+    class Visible(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return visible(super().format(record))
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Visible("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("nemo_gym").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nemo_gym.records.visible import visible, visible_cell
+
 _WRAPPED = 24
 """Characters that a wrapped column needs to stay readable."""
 
@@ -18,10 +20,15 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
 
+def show(text: str) -> None:
+    """Print lines of a result to stdout; control characters of others in them are shown as escapes."""
+    print(visible(text), flush=True)
+
+
 def note(text: str) -> None:
     """Print a line that is no result to stderr. One that cannot be written goes nowhere: no command fails by it."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
     except OSError:
         # What is left in the buffer would fail again when the interpreter ends, and change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
@@ -33,7 +40,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wra
     `wrapped`: the column that is wrapped when the terminal is too narrow; the others never are. A terminal that is too
     narrow even so gets one block of lines per row.
     """
-    cells = [[("" if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [[("" if cell is None else visible_cell(str(cell))) for cell in row] for row in rows]
     widths = [max(len(line[position]) for line in [list(columns), *cells]) for position in range(len(columns))]
     if sys.stdout.isatty():
         narrow = [

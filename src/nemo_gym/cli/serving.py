@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from nemo_gym.cli.head_client import STARTED_IN, HeadAddress
+from nemo_gym.cli.state_folder import make_log_folder, state_folder
 from nemo_gym.config import ResolvedConfig, assign_ports, check_capture_directory, use_global_config_dict
 from nemo_gym.config.names import DEFAULT_HEAD_PORT, ENDPOINT_TIMEOUT, HEAD_SERVER, LOG_DIR, MODELS
 from nemo_gym.engine.local import RunningServers, ServerInstance, start_servers
@@ -87,7 +88,7 @@ async def serve(
     with listener:
         config = assign_ports(config)
         use_global_config_dict(config.data)
-        logs = (log_dir or _log_dir(config)).absolute()
+        logs = make_log_folder((log_dir or _log_dir(config)).absolute())
 
         def started(instance: ServerInstance, event: Event) -> None:
             if event == "started":
@@ -237,7 +238,7 @@ def _log_dir(config: ResolvedConfig) -> Path:
     configured = config.data.get(LOG_DIR)
     if configured:
         return Path(str(configured)).expanduser().absolute()
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "nemo-gym" / "logs"
+    base = state_folder("logs")
     _drop_oldest(base)
     return base / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{os.getpid()}"
 

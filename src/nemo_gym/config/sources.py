@@ -86,11 +86,18 @@ def read_yaml(file: Path) -> dict[Any, Any]:
         raise ConfigError(f"`{file}`: not YAML: {_first_line(error)}.") from error
     except OSError as error:
         raise ConfigError(f"`{file}` cannot be read: {error.strerror or error}.") from error
-    if not isinstance(loaded, DictConfig):
-        if len(loaded) == 0:
-            return {}
-        raise ConfigError(f"`{file}` holds no mapping of keys to values at its top.")
+    if not isinstance(loaded, DictConfig) and len(loaded) == 0:
+        return {}
+    if not isinstance(loaded, DictConfig) or _is_text(file, loaded):
+        raise ConfigError(f"`{file}` holds no mapping of keys to values at its top; a line is `key: value`.")
     return plain(loaded)
+
+
+def _is_text(file: Path, loaded: DictConfig) -> bool:
+    """Return whether a file is a text without a key, such as `key=value`, which the library takes for a key of null."""
+    if len(loaded) != 1 or plain(loaded) != dict.fromkeys(plain(loaded)):
+        return False
+    return isinstance(yaml.compose(file.read_bytes(), Loader=yaml.SafeLoader), yaml.ScalarNode)
 
 
 def plain(config: DictConfig) -> dict[Any, Any]:

@@ -48,8 +48,8 @@ def explain_verdicts(result: HealthCheckResult) -> list[str]:
     lines.append("not observed: " + ", ".join(f"{check} {count}" for check, count in missing.items()))
     if not run["artifacts"]["captures"]:
         lines.append(
-            "no model call was captured: set `observability_enabled` and `model_call_capture_dir`, and let the agent "
-            "call the model under the rollout's URL"
+            "no model call was captured: capture was off (`observability_enabled`, `model_call_capture_dir`), or the "
+            "agent did not call the model under the rollout's URL"
         )
     return lines
 

@@ -210,6 +210,13 @@ def cut(text: str, limit: int = MAX_TEXT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def cut_middle(text: str, limit: int) -> str:
+    """Return `text`, or its beginning and its end around an ellipsis: what happened, and where."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]} … {text[-(limit - limit // 2 - 3) :]}"
+
+
 def is_terminal_failure(record: Mapping[str, Any], *, retry_terminal_timeouts: bool = False) -> bool:
     """Return whether a sidecar row forbids another try of its rollout."""
     if retry_terminal_timeouts:

@@ -83,7 +83,8 @@ async def aggregate_files(
 
     `head_named`: somebody meant the head server of `own_config`, so that one which did not run these rollouts is an
     error; otherwise metrics are then computed here. Default: whether `own_config` has one. Raises ConfigError when the
-    glob names no file, DataError for a damaged line; a last line that is being written is skipped.
+    glob names no file or the output is no place for a merged file, DataError for a damaged line; a last line that is
+    being written is skipped.
     """
     check_name(config.output_jsonl_fpath)
     output = RunFiles(config.output_jsonl_fpath)

@@ -17,6 +17,7 @@ from nemo_gym.records.failures import (
     ENVIRONMENT_SERVER_FAILED,
     RolloutFailureRecord,
     RunFailure,
+    cut_middle,
     environment_failure_record,
     failure_record,
     sidecar_fields,
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Outcome: TypeAlias = JsonObject | RolloutFailureRecord
 _FINISH_ON_CANCEL_S = 5.0
-_LOGGED_MESSAGE = 300
+_LOGGED_MESSAGE = 400
 
 
 class RolloutExecutor:
@@ -323,12 +324,10 @@ class RolloutExecutor:
             result[keys.RUN_ID] = self._run_id
 
     def _log_failure(self, row: JsonObject, sidecar: Mapping[str, Any]) -> None:
-        logger.warning(
-            "%s failed: %s: %s",
-            row_summary(row),
-            sidecar.get(keys.FAILURE_CLASS),
-            str(sidecar.get(keys.FAILURE_MESSAGE) or sidecar.get(keys.FAILURE_REASON) or "")[:_LOGGED_MESSAGE],
-        )
+        # The kind is what the counts of the run go by; the class says the same of a failure without one.
+        kind = sidecar.get(keys.FAILURE_KIND) or sidecar.get(keys.FAILURE_CLASS)
+        said = str(sidecar.get(keys.FAILURE_MESSAGE) or sidecar.get(keys.FAILURE_REASON) or "")
+        logger.warning("%s failed: %s: %s", row_summary(row), kind, cut_middle(" ".join(said.split()), _LOGGED_MESSAGE))
 
 
 def omitted_rollout_record(

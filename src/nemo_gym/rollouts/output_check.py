@@ -19,7 +19,7 @@ from nemo_gym.records.status import decode_status
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
-from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file
+from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file, rollouts_files
 
 _PROBES = 100
 _MAX_STEM_BYTES = 190
@@ -50,7 +50,16 @@ def check_output(output: str, *, input_path: Path | None = None, resume: bool = 
             )
         _check_writable(files, resumed=resumed)
     except OSError as error:
-        raise ConfigError(f"`{error.filename or output}` cannot be used: {error.strerror or error}") from error
+        raise ConfigError(_unusable(output, error)) from error
+
+
+def _unusable(output: str, error: OSError) -> str:
+    """Say why nothing can be written, by the name that stays: files that were only tried have others."""
+    if isinstance(error, (NotADirectoryError, FileExistsError)):
+        in_the_way = next((folder for folder in Path(output).parents if folder.is_file()), None)
+        if in_the_way is not None:
+            return f"`{output}` cannot be used: `{in_the_way}` is a file, and a folder is needed there"
+    return f"`{output}` cannot be used: {error.strerror or error}. Name another with `--output`"
 
 
 def check_name(output: str) -> None:
@@ -73,6 +82,18 @@ def check_place(files: RunFiles) -> None:
         raise ConfigError(f"`{output}` is a folder; name a file in it, such as `{output / 'rollouts.jsonl'}`")
     if output.exists() and not output.is_file():
         raise ConfigError(f"`{output}` is no regular file; rollouts cannot be written there")
+
+
+def check_no_run(path: Path) -> None:
+    """Raise ConfigError when a file of a run lies at `path`: for commands that write something else."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    for rollouts in rollouts_files([path, *path.parent.glob("*.jsonl")]):
+        files = RunFiles(rollouts)
+        if path in files.derived() and is_earlier_run(files):
+            raise ConfigError(
+                f"`{path}` is a file of the run `{files.rollouts}`, and was not touched. Name another file."
+            )
 
 
 def check_earlier(files: RunFiles) -> None:

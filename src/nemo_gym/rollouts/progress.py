@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol, TextIO
 
 from nemo_gym.records.status import RunStatus, mean_reward
+from nemo_gym.records.visible import visible
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class TerminalProgress:
         if self._gone:
             return
         try:
-            self._stream.write(text + "\n")
+            self._stream.write(visible(text) + "\n")
             self._stream.flush()
         except _WRITE_ERRORS:
             self._gone = True

@@ -233,7 +233,7 @@ def parse_settings(model: type[_SettingsT], data: Mapping[str, Any]) -> _Setting
     except ValidationError as error:
         missing = [str(item["loc"][0]) for item in error.errors() if item["type"] == "missing"]
         wrong = [
-            f"`{'.'.join(str(part) for part in item['loc']) or model.__name__}`: {item['msg']}"
+            f"{_named('.'.join(str(part) for part in item['loc']) or model.__name__)}: {item['msg']}"
             for item in error.errors()
             if item["type"] != "missing"
         ]
@@ -245,7 +245,18 @@ def parse_settings(model: type[_SettingsT], data: Mapping[str, Any]) -> _Setting
         raise ConfigError(". ".join(parts)) from error
 
 
-_FLAGS = {"input_jsonl_fpath": "--input", "output_jsonl_fpath": "--output", "input_glob": "--input-glob"}
+_FLAGS = {
+    "input_jsonl_fpath": "--input",
+    "output_jsonl_fpath": "--output",
+    "input_glob": "--input-glob",
+    "num_samples_in_parallel": "--concurrency",
+}
+
+
+def _named(setting: str) -> str:
+    """Name a setting, with its flag where that is called otherwise."""
+    flag = _FLAGS.get(setting)
+    return f"`{setting}`" if flag is None else f"`{setting}` (`{flag}`)"
 
 
 def _how_to_give(name: str) -> str:

@@ -168,18 +168,18 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         resources_server: str,
         cookies: Mapping[str, str],
         evidence: Callable[[], Mapping[str, Any]],
-    ) -> Any:
+    ) -> dict[str, Any]:
         """Return what the verifier says of `judged`, a row with its `response`.
 
-        When it fails or cannot be reached, raises UnverifiedError, whose answer hands the response and `evidence()`
-        over to collection: the work is done, and its verifier's fault is no reason to lose it.
+        When it fails, cannot be reached or returns no JSON object, raises UnverifiedError, whose answer hands the
+        response and `evidence()` over to collection: the work is done, and its verifier's fault must not lose it.
         """
         try:
             answer = await self.server_client.post(
                 server_name=resources_server, url_path="/verify", json=judged, cookies=cookies
             )
             await raise_for_status(answer)
-            return await get_response_json(answer)
+            return _verdict(await get_response_json(answer), resources_server)
         except (aiohttp.ClientError, RemoteError, TimeoutError, ValueError) as error:
             kind = {} if isinstance(error, (aiohttp.ClientConnectionError, TimeoutError)) else _VERIFIER_FAILED
             rollout = {
@@ -245,6 +245,18 @@ def _agent_error(scope: Scope, error: BaseException, description: str) -> Respon
         return plain_error(scope, error, description)
     body = {"detail": description, keys.FAILED_ROLLOUT: error.rollout}
     return Response(codec.encode(body), status_code=500, media_type="application/json")
+
+
+def _verdict(value: Any, server: str) -> dict[str, Any]:
+    """Return what `verify` returned; raises RemoteError when it cannot be a rollout's record."""
+    if isinstance(value, dict):
+        return value
+    raise RemoteError(
+        f"`verify` of `{server}` must return a verify response, a JSON object with a `reward`; it returned "
+        f"{'null' if value is None else f'a {type(value).__name__}'}",
+        server=server,
+        status=200,
+    )
 
 
 def _merged(cookies: Mapping[str, str], answer: Any) -> dict[str, str]:

@@ -9,10 +9,12 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 import aiohttp
+from fastapi.exceptions import ResponseValidationError
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.capture.shared_timer import SharedTimer
+from nemo_gym.errors import GymError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.refused_body import refused_body_text
 from nemo_gym.records.server_failure import failed_server, failure_text
@@ -28,6 +30,7 @@ WATCH_AFTER_S = 0.05
 """Requests that end sooner are not watched for a client that left: there is nothing worth stopping."""
 
 _BODY_EXCERPT = 2000
+_MOST_PROBLEMS = 5
 _TAKES_THE_ROW = ("/seed_session", "/verify")
 """Routes of a resources server whose body is the row: what it lacks was never in the data."""
 _READ_AHEAD = 64
@@ -50,7 +53,23 @@ def describe(error: BaseException) -> str:
         if error.status == 422 and error.request_info.real_url.path.endswith(_TAKES_THE_ROW):
             shown += " (the row may be one of another environment)"
         return failure_text(error.headers, f"`{error.request_info.real_url}`", error.status, shown)
-    return repr(error)
+    if isinstance(error, ResponseValidationError):
+        return _unfit_answer(error)
+    return str(error) if isinstance(error, GymError) else repr(error)
+
+
+def _unfit_answer(error: ResponseValidationError) -> str:
+    """Say what a handler returned that its annotation does not allow; the exception's own `repr` says nothing."""
+    function, file = getattr(error, "endpoint_function", None), getattr(error, "endpoint_file", None)
+    who = f"`{function}`" if function else "the handler"
+    where = f" (in `{file}`)" if file else ""
+    problems = [
+        f"`{'.'.join(map(str, found['loc'][1:]))}`: {found['msg']}" if found["loc"][1:] else str(found["msg"])
+        for found in error.errors()
+    ]
+    more = len(problems) - _MOST_PROBLEMS
+    listed = "; ".join(problems[:_MOST_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
+    return f"{who}{where} returned something else than its annotation says: {listed}"
 
 
 def _told(error: BaseException) -> BaseException:

@@ -30,6 +30,9 @@ from nemo_gym.servers.upstream_pool import UpstreamPool, affinity_of
 _CLIENT_HEADERS = {"messages": ("anthropic-beta", "anthropic-version")}
 """Headers of a client that belong to its dialect; all others, credentials among them, end here."""
 
+_HOLDS: Mapping[Dialect, str] = {"responses": "output", "chat": "choices", "messages": "content"}
+"""Where an answer of each dialect has what the model said; the list may be empty."""
+
 _TOLD_APART = ("messages", "input", "tools", "stream", "stream_options")
 
 
@@ -92,7 +95,21 @@ async def answer_through(wire: Wire, body: dict[str, Any], *, dialect: Dialect, 
         answer = codec.decode_object(content)
     except ValueError as error:
         raise call.unreadable(f"no JSON object: {error}", content) from error
+    if not _is_answer(wire.dialect, answer):
+        said = content[:200].decode(errors="replace")
+        # Not as the error's body: words in it, such as a `detail`, would be all that is told.
+        raise call.unreadable(f"an object that is no answer, for it has no list `{_HOLDS[wire.dialect]}`: {said}", b"")
     return call.finished(answer)
+
+
+def _is_answer(dialect: Dialect, found: dict[str, Any]) -> bool:
+    """Return whether an object says what the model answered, or that it failed.
+
+    What else is served under 200, such as a gateway's `{"status": "ok"}`, would be converted to an empty answer, which
+    a verifier would judge.
+    """
+    is_failure = bool(found.get("error")) or found.get("type") == "error" or found.get("status") == "failed"
+    return is_failure or isinstance(found.get(_HOLDS[dialect]), list)
 
 
 class _Call:

@@ -25,7 +25,7 @@ from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.handler_plan import HandlerPlan
 from nemo_gym.servers.model_calls import ModelCalls
-from nemo_gym.servers.model_routes import ModelRoutes
+from nemo_gym.servers.model_routes import ModelRoutes, no_such_route
 from nemo_gym.servers.request_size import DEFAULT_MAX_REQUEST_BYTES, body_within
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
 from nemo_gym.servers.upgrade import upgrade_refusals
@@ -133,6 +133,7 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         routes.append(Route(CAPTURE_HEALTH_PATH, self._serve_capture_health, methods=["GET"]))
         routes.extend(upgrade_refusals())
         app.router.routes[:0] = routes  # in front, since every request is matched in order
+        app.router.default = no_such_route(app.router.default)
         return app
 
     @functools.cached_property

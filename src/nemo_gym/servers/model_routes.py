@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from starlette._utils import get_route_path
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym.dialects.names import MODEL_CALL_PATHS
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -37,3 +40,20 @@ class ModelRoutes(BaseRoute):
     def url_path_for(self, name: str, /, **path_params: Any) -> Any:
         """Name no route: the ordinary routes have names."""
         raise NoMatchFound(name, path_params)
+
+
+def no_such_route(default: ASGIApp) -> ASGIApp:
+    """Return what answers a path that no route has: 404, and what a client's base URL has to look like."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            served = ", ".join(f"`{path}`" for path in MODEL_CALL_PATHS)
+            raise HTTPException(
+                404,
+                f"`{scope['path']}` is no route of a model server; model calls are POSTed to {served}. The base URL of "
+                "an OpenAI client ends in `/v1`, that of an Anthropic client before it, and a conversation's name in "
+                "the URL is quoted: `/` in it is `%2F`",
+            )
+        await default(scope, receive, send)
+
+    return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,8 +26,19 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
 
 @contextmanager
 def staged(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Yield a file to write; it takes the place of `path` when the block ends without an exception."""
+    """Yield a file to write; it takes the place of `path` when the block ends without an exception.
+
+    Nothing takes the place of a device or a pipe, such as `/dev/stdout`: what is written goes there at once.
+    """
     path = Path(path)
+    if is_written_through(path):
+        try:
+            with path.open("wb") as file:
+                yield file
+        except OSError as error:
+            _name(error, path, path)
+            raise
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb", buffering=1 << 20) as file:
@@ -43,6 +55,20 @@ def staged(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def is_written_through(path: Path) -> bool:
+    """Return whether a path stands for something that is open elsewhere, which a rename would take away from everyone.
+
+    `/dev/stdout` is a link, and may lead to a plain file.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    if stat.S_ISREG(mode):
+        return path.is_symlink() and path.absolute().parts[:2] in (("/", "dev"), ("/", "proc"))
+    return not stat.S_ISDIR(mode)
 
 
 def _name(error: OSError, path: Path, temporary: Path) -> None:

@@ -48,13 +48,17 @@ class RunLock:
             os.close(fd)
             who = f" (process {holder})" if holder else ""
             raise RunLockedError(
-                f"`{self.path.parent}`: the run of lock `{self.path.name}` is being written by another process{who}. "
+                f"`{self._run()}` is being written by another process{who}. "
                 "Wait for it, stop it, or write to another output."
             ) from None
         except OSError:
             os.close(fd)
             raise
         return fd
+
+    def _run(self) -> Path:
+        """Return what the lock stands for, as the names of a run's files begin."""
+        return self.path.with_name(self.path.name.removeprefix(".").removesuffix(".lock"))
 
     def _opened(self) -> int:
         for further_tries in range(_FOLDER_TRIES if self._make_folder else 0, -1, -1):

@@ -115,7 +115,8 @@ def words_of(command: str | Sequence[str]) -> list[str]:
                 known = ", ".join(f"`{{{known}}}`" for known in PLACEHOLDERS)
                 raise ConfigError(
                     f"the agent's command has `{{{name}}}`, which stands for nothing."
-                    f"{nearest_name(name, PLACEHOLDERS)} There are {known}"
+                    f"{nearest_name(name, PLACEHOLDERS)} There are {known}. Braces that mean themselves belong into a "
+                    "script that the command runs"
                 )
     return words
 
@@ -144,7 +145,10 @@ def arguments(words: Sequence[str], params: Mapping[str, Any], places: Places) -
                 "the task has system text, which `{prompt}` leaves out; use `{system}` too, or `{task_file}`"
             )
         values = {**values, "prompt": prompt, "system": system}
-    return [filled(word, values) for word in words]
+    line = [filled(word, values) for word in words]
+    if any("\0" in word for word in line):
+        raise UnusableTaskError("the task's text has a NUL character, where a command line ends; use `{task_file}`")
+    return line
 
 
 def task_texts(params: Mapping[str, Any]) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, Mod
 from nemo_gym.errors import ConfigError, RemoteError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.identity import trajectory_identity_of
+from nemo_gym.records.server_failure import failure_text
 from nemo_gym.rollout_correlation import rollout_context
 from nemo_gym.server_utils import get_response_json, raise_for_status
 from nemo_gym.servers.web import json_object_of, unfit_body
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _UNANSWERED = (RemoteError, aiohttp.ClientError, TimeoutError)
 _MESSAGE_LENGTH = 2000
+_EXCERPT = 200
 
 
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
@@ -69,18 +71,19 @@ class _Session:
             return ModelReply(response=None, call_id=call_id, error=f"{type(error).__name__}: {error}")
         self.model_cookies |= {name: morsel.value for name, morsel in answer.cookies.items()}
         if answer.status >= 400:
-            return ModelReply(
-                response=None, call_id=call_id, status=answer.status, error=_refusal(answer.status, content)
-            )
+            refusal = _refusal(answer.status, answer.headers, content)
+            return ModelReply(response=None, call_id=call_id, status=answer.status, error=refusal)
         try:
             response = codec.decode_object(content)
         except ValueError as error:
-            return ModelReply(response=None, call_id=call_id, status=answer.status, error=f"no JSON object: {error}")
+            problem = _no_response(str(error), content)
+            return ModelReply(response=None, call_id=call_id, status=answer.status, error=problem)
         failed = failed_reply(response, call_id)
         if failed is not None:
             return failed
         if not isinstance(response.get("output"), list):
-            return ModelReply(response=None, call_id=call_id, status=answer.status, error="no Response: no output list")
+            problem = _no_response("it has no list `output`", content)
+            return ModelReply(response=None, call_id=call_id, status=answer.status, error=problem)
         return ModelReply(response=response, call_id=call_id, status=answer.status)
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
@@ -161,9 +164,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
                 cookies=session.resources_cookies,
                 evidence=lambda: self._evidence({}, row, result),
             )
-        if isinstance(reply, dict):
-            reply = {**self._evidence(reply, row, result), **reply}
-        return reply
+        return {**self._evidence(reply, row, result), **reply}
 
     async def _converse(self, params: Mapping[str, Any], session: _Session, *, record_turns: bool) -> LoopResult:
         return await run_loop(
@@ -213,8 +214,15 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return AggregateMetrics.model_validate(await get_response_json(answer))
 
 
-def _refusal(status: int, content: bytes) -> str:
-    """Return what the model server said, in one line: its status, its message, and its code where it has one."""
+def _no_response(why: str, content: bytes) -> str:
+    return f"what the model server answered is no Response: {why}: {content[:_EXCERPT].decode('utf-8', 'replace')}"
+
+
+def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> str:
+    """Return what the model server said, in one line: its status, its message, and its code where it has one.
+
+    When the model server itself failed, its name and the place of the fault too.
+    """
     text = content.decode("utf-8", "replace")
     try:
         error = codec.decode_object(content).get("error")
@@ -223,7 +231,7 @@ def _refusal(status: int, content: bytes) -> str:
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         code = error.get("code")
         text = error["message"] + (f" ({code})" if isinstance(code, str) and code not in error["message"] else "")
-    return f"the model call was answered {status}: {text}"[:_MESSAGE_LENGTH]
+    return failure_text(headers, "the model call was", status, text[:_MESSAGE_LENGTH])
 
 
 def _json(value: dict[str, Any]) -> Response:

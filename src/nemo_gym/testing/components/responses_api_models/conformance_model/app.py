@@ -145,7 +145,10 @@ class ConformanceModel(ScriptedModel):
 
 
 async def _without_usage(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass events of the Messages dialect on without token counts."""
+    """Pass events of the Messages dialect on without token counts.
+
+    The objects that would hold them stay: the dialect requires them, and its official client fails without.
+    """
     async for chunk in chunks:
         head, mark, data = chunk.rstrip().rpartition(b"data: {")
         if not mark:
@@ -153,8 +156,8 @@ async def _without_usage(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             continue
         event = codec.decode_object(b"{" + data)
         for place in (event, event.get("message")):
-            if isinstance(place, dict):
-                place.pop("usage", None)
+            if isinstance(place, dict) and "usage" in place:
+                place["usage"] = {}
         yield head + b"data: " + codec.encode(event) + b"\n\n"
 
 
