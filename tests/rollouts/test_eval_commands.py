@@ -265,6 +265,18 @@ def test_a_run_that_has_stopped_saving_is_stale_whatever_has_its_process_id_now(
     assert not read_progress(path, now=10.0)[0].stale, "a clock that was set back says nothing"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the state of a process")
+def test_a_run_whose_process_has_ended_and_is_not_reaped_is_stale_at_once(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    status = RunStatus(run_id="r", output="rollouts.jsonl", started_at=1, updated_at=1000.0, state="running")
+    status.host, status.pid = socket.gethostname(), process.pid
+    path = tmp_path / "rollouts_batch_status.json"
+    path.write_bytes(encode_status(status))
+    assert read_progress(path, now=1000.0)[0].stale
+    process.wait()
+
+
 def test_an_interrupt_before_anything_was_sent_says_so(gym, rows_file, tmp_path):
     """A head server that never answers; beside it lies another run, which `--resume` would continue."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -147,8 +147,17 @@ def _process_lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process has ended and nobody has asked how, as in a container without an init process."""
+    try:
+        about = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # gone, or not this system's way of telling
+        return False
+    return about.rpartition(b")")[2].split()[:1] == [b"Z"]
 
 
 def derived_status(files: RunFiles) -> RunStatus:
