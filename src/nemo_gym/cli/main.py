@@ -30,6 +30,9 @@ class Target(NamedTuple):
 
 COMMANDS: Mapping[tuple[str, ...], Target] = {
     ("quickstart",): Target("nemo_gym.cli.quickstart:command", "Run a first evaluation, without keys or downloads"),
+    ("env", "init"): Target("nemo_gym.cli.env_init:command", "Write the files of a new resources server"),
+    ("env", "test"): Target("nemo_gym.cli.env_test:command", "Run the tests of a resources server"),
+    ("env", "schema"): Target("nemo_gym.cli.env_schema:command", "Print the JSON Schema of a resources server's rows"),
     ("env", "start"): Target("nemo_gym.cli.env_start:command", "Start an environment with its agent and model server"),
     ("env", "stop"): Target("nemo_gym.cli.env_stop:command", "Stop what `gym env start` started"),
     ("env", "status"): Target("nemo_gym.cli.env_status:command", "Show the running servers and whether they answer"),
@@ -52,7 +55,7 @@ COMMANDS: Mapping[tuple[str, ...], Target] = {
 }
 
 GROUPS: Mapping[str, str] = {
-    "env": "Start, stop and check environments",
+    "env": "Write, start, stop and check environments",
     "eval": "Run evaluations and look at their results",
     "capture": "Look into captured model calls",
     "dataset": "Make datasets of tasks",
