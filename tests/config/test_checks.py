@@ -355,6 +355,16 @@ def test_a_legacy_environment_block_is_a_route_and_no_process(
     assert [block.name for block in blocks if not block.starts_process] == ["quiz_env"]
 
 
+@pytest.mark.parametrize("kind", ["environments", "benchmarks"])
+def test_what_is_retired_is_not_listed_and_still_found_by_its_name(kind: str, write: Write, tmp_path: Path) -> None:
+    for name in ("old", "kept"):
+        write(f"{kind}/{name}/config.yaml")
+        write(f"{kind}/{name}/config_small.yaml")
+    write(f"{kind}/old/.nemo_gym_tombstone")
+    assert set(component_config_files(kind, [tmp_path])) == {"kept", "kept/small"}
+    assert find_component(kind, "old", [tmp_path]) == tmp_path / kind / "old" / "config.yaml"
+
+
 def test_a_component_is_found_by_name_and_flavour_and_users_own_shadow_others(write: Write, tmp_path: Path) -> None:
     other = write("other/resources_servers/quiz/configs/quiz.yaml")
     hard = write("resources_servers/quiz/configs/hard.yaml")

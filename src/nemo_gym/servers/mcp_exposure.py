@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -23,13 +23,11 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.records import codec
 from nemo_gym.servers.boundary import ExceptionMiddleware
 from nemo_gym.servers.mcp_calls import Answer, call, changed
+from nemo_gym.servers.mcp_names import NEMO_GYM_MCP_METADATA_KEY, NEMO_GYM_MCP_SESSION_TOKEN_HEADER
 from nemo_gym.servers.mcp_protocol import InvalidParamsError, McpEndpoint, Result
 from nemo_gym.servers.mcp_tools import MCP_PATH, CatchAll, McpTool, checked, harvest
 from nemo_gym.servers.session_types import MCPServerMetadata
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionMiddleware, server_signing_key
-
-NEMO_GYM_MCP_SESSION_TOKEN_HEADER: Final = "X-NeMo-Gym-Session-Token"
-NEMO_GYM_MCP_METADATA_KEY: Final = "mcp"
 
 _SALT = "nemo-gym-mcp-session"
 _OWN_MIDDLEWARE = (SessionMiddleware, RolloutContextMiddleware)

@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.servers.mcp_names import RESERVED_MCP_TOOL_NAMES
 
 logger = logging.getLogger(__name__)
 
-RESERVED_MCP_TOOL_NAMES: Final = frozenset({"verify", "seed_session", "close_session", "aggregate_metrics", "mcp"})
 MCP_PATH: Final = "/mcp"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")

@@ -12,12 +12,11 @@ from nemo_gym.analysis import AggregateMetricsMixin
 from nemo_gym.capture.correlation import RolloutContextMiddleware
 from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.judging import judge_failsafe
-from nemo_gym.servers.mcp_exposure import (
+from nemo_gym.servers.mcp_names import (
     NEMO_GYM_MCP_METADATA_KEY,
     NEMO_GYM_MCP_SESSION_TOKEN_HEADER,
-    McpExposure,
+    RESERVED_MCP_TOOL_NAMES,
 )
-from nemo_gym.servers.mcp_tools import RESERVED_MCP_TOOL_NAMES
 from nemo_gym.servers.metrics import AggregateMetrics, AggregateMetricsRequest, compute_aggregate_metrics
 from nemo_gym.servers.run_types import BaseSeedSessionRequest, BaseSeedSessionResponse
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
@@ -89,6 +88,8 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     def finish_webserver(self, app: FastAPI) -> None:
         """Offer the tools over MCP where the configuration asks for it."""
         if self.config.expose_tools_over_mcp:
+            from nemo_gym.servers.mcp_exposure import McpExposure  # only with it
+
             McpExposure(
                 app,
                 name=self.config.name,
