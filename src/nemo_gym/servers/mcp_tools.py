@@ -120,13 +120,8 @@ def _shape_problem(route: APIRoute) -> str | None:
     needs = route.dependant
     if needs.dependencies or route.dependencies:
         return "its handler has dependencies"
-    for what, params in (
-        ("query", needs.query_params),
-        ("header", needs.header_params),
-        ("cookie", needs.cookie_params),
-    ):
-        if params:
-            return f"its handler takes the {what} parameter `{params[0].name}`; arguments come in the body"
+    if elsewhere := [*needs.query_params, *needs.header_params, *needs.cookie_params]:
+        return f"its handler takes `{elsewhere[0].name}` from outside the body, where the arguments are"
     if len(needs.body_params) > 1:
         return "its handler takes more than one body"
     if needs.body_params and type(needs.body_params[0].field_info).__name__ in ("Form", "File"):
