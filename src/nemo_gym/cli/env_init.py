@@ -10,15 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from nemo_gym.cli.output import note
+from nemo_gym.cli.output import note, show
 from nemo_gym.errors import BoundaryError, UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_ENTRY = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _PLACES = {
     "app.py": "app.py.txt",
     "README.md": "README.md.txt",
     "configs/@name@.yaml": "config.yaml.txt",
     "tests/test_app.py": "test_app.py.txt",
+}
+_ENVIRONMENT_PLACES = {
+    "config.yaml": "environment.yaml.txt",
+    "manifest.yaml": "manifest.yaml.txt",
+    "README.md": "environment.md.txt",
 }
 _PLAIN = {
     "__init__.py": "",
@@ -33,45 +39,91 @@ class FolderExistsError(BoundaryError):
     """A folder is to be made and is there already; nothing in it was touched."""
 
 
+class FilesDifferError(BoundaryError):
+    """Files are to be made and are there with another content; nothing was touched."""
+
+
 def command(
     *,
     resources_server: Annotated[
-        str, typer.Option("--resources-server", metavar="NAME", help="The name of the new resources server.")
-    ],
+        str | None,
+        typer.Option("--resources-server", metavar="NAME", help="A new resources server, in `resources_servers/NAME`."),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment", metavar="NAME", help="A new environment with its manifest, and a resources server for it."
+        ),
+    ] = None,
 ) -> int:
-    """Write the files of a new resources server into `resources_servers/NAME` of the working folder.
+    """Write the files of a new resources server, or of a new environment, into the working folder.
 
     It verifies one answer, has tests and cases for its verifier, and runs as it is.
     """
-    name = resources_server
+    if (resources_server is None) == (environment is None):
+        raise UsageError("name what is to be written: `--resources-server NAME` or `--environment NAME`.")
+    return _new_server(resources_server) if resources_server is not None else _new_environment(str(environment))
+
+
+def _new_server(name: str) -> int:
     if not _NAME.match(name):
         raise UsageError(
             f"`{name}` cannot be the name of a resources server, which is imported by it: lower-case letters, digits "
             "and `_`, a letter first."
         )
     folder = Path("resources_servers") / name
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
-        raise FolderExistsError(f"`{error.filename or folder}` is there already; nothing was written.") from error
-    for place, text in files_of(name).items():
-        file = folder / place
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+    if folder.exists():
+        raise FolderExistsError(f"`{folder}` is there already; nothing was written.")
+    _write({folder / place: text for place, text in files_of(name).items()})
     note(f"`{folder}` is written; `gym env test --resources-server {name}` runs its tests.")
     return 0
 
 
+def _new_environment(entry: str) -> int:
+    """Write what is missing of an environment, and print its files; what is there as it would be written stays."""
+    name = re.sub(r"[.-]", "_", entry)
+    if not _ENTRY.match(entry) or not _NAME.match(name):
+        raise UsageError(
+            f"`{entry}` cannot be the name of an environment: one word of lower-case letters, digits, `.`, `_` and "
+            "`-`, a letter first."
+        )
+    folder, server = Path("environments") / entry, Path("resources_servers") / name
+    files = {folder / place: text for place, text in _texts(_ENVIRONMENT_PLACES, name, entry).items()}
+    files[folder / "data" / "example.jsonl"] = _lines(_ROW)
+    files |= {server / place: text for place, text in files_of(name).items()}
+    there = [file for file in files if file.exists()]
+    if differing := [file for file in there if not file.is_file() or file.read_text(encoding="utf-8") != files[file]]:
+        listed = ", ".join(f"`{file}`" for file in differing)
+        raise FilesDifferError(f"conflict: {listed} would be changed; nothing was written.")
+    if len(there) == len(files):
+        show(f"environment `{entry}` is up to date")
+        return 0
+    _write({file: text for file, text in files.items() if file not in there})
+    for file in files:
+        show(str(file))
+    return 0
+
+
+def _write(files: dict[Path, str]) -> None:
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
 def files_of(name: str) -> dict[str, str]:
     """Return the files of a new resources server: place below its folder -> text."""
+    texts = _texts(_PLACES, name, name)
+    return texts | _PLAIN | {"example.jsonl": _lines(_ROW), "tests/verifier_cases.jsonl": _lines(*_cases())}
+
+
+def _texts(places: dict[str, str], name: str, entry: str) -> dict[str, str]:
     base = resources.files("nemo_gym.cli") / "scaffold"
+    class_name = "".join(word.capitalize() for word in name.split("_"))
 
     def filled(text: str) -> str:
-        class_name = "".join(word.capitalize() for word in name.split("_"))
-        return text.replace("@name@", name).replace("@Class@", class_name)
+        return text.replace("@entry@", entry).replace("@name@", name).replace("@Class@", class_name)
 
-    texts = {filled(place): filled((base / source).read_text(encoding="utf-8")) for place, source in _PLACES.items()}
-    return texts | _PLAIN | {"example.jsonl": _lines(_ROW), "tests/verifier_cases.jsonl": _lines(*_cases())}
+    return {filled(place): filled((base / source).read_text(encoding="utf-8")) for place, source in places.items()}
 
 
 def _cases() -> list[dict[str, Any]]:
