@@ -154,3 +154,45 @@ def test_the_list_of_environments_shows_kind_status_and_lifecycle(inline: Any) -
     assert "invalid-manifest" in done.stdout
     assert "`more`" in done.stderr
     assert "KIND" not in inline("list", "resources-servers").stdout
+
+
+def test_the_cases_of_a_verifier_are_run_and_written_anew(inline: Any) -> None:
+    made(inline)
+    assert inline("env", "test", ENTRY).stdout == "3 cases hold\n"
+    told = json.loads(inline("env", "test", ENTRY, "--json").stdout)
+    assert told["cases"] == 3
+    assert {result["kind"] for result in told["results"]} == {"full_reward", "zero_reward", "malformed"}
+    cases = Path("resources_servers/my_env_1/tests/verifier_cases.jsonl")
+    whole = cases.read_text(encoding="utf-8")
+    cases.write_text(whole.replace("response: Field required", "other words"), encoding="utf-8")
+    assert "other words" in inline("env", "test", ENTRY, code=2).stderr
+    inline("env", "test", ENTRY, "--update-expected")
+    assert [json.loads(line) for line in cases.read_text(encoding="utf-8").splitlines()] == [
+        json.loads(line) for line in whole.splitlines()
+    ]
+    change(determinism="seeded")
+    assert "`determinism`" in inline("env", "test", ENTRY, code=2).stderr
+    app = Path("resources_servers/my_env_1/app.py")
+    app.write_text(app.read_text(encoding="utf-8").replace("VERIFIER_FIXTURE =", "OTHER ="), encoding="utf-8")
+    assert "has no `VERIFIER_FIXTURE`" in inline("env", "test", ENTRY, code=2).stderr
+
+
+@pytest.mark.parametrize("arguments", [(), (ENTRY, "--resources-server", "x"), ("--resources-server", "x", "--json")])
+def test_one_thing_is_tested_at_a_time(inline: Any, arguments: tuple[str, ...]) -> None:
+    assert "Error: " in inline("env", "test", *arguments, code=2).stderr
+
+
+def test_an_environment_with_placeholders_is_not_ready_for_others(inline: Any) -> None:
+    made(inline)
+    told = inline("env", "publish", ENTRY, code=2).stderr
+    assert all(f"`{key}`" in told for key in ("description", "authors", "licensing"))
+    change(description="Say hello", authors=["A Person"], licensing="Apache-2.0")
+    assert "3 cases. Status: experimental." in inline("env", "publish", ENTRY).stdout
+    assert json.loads(inline("env", "publish", ENTRY, "--json").stdout)["status"] == "experimental"
+
+
+def test_list_and_search_are_there_as_commands_of_env(inline: Any) -> None:
+    made(inline)
+    for words in (("list", "environments"), ("search", "environments", ENTRY)):
+        assert inline("env", *words).stdout == inline(*words).stdout
+        assert ENTRY in inline(*words).stdout

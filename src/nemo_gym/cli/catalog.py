@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,18 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from nemo_gym.cli.user_module import load_user_module
 from nemo_gym.config import ResolvedConfig, ServerBlock, load_config, resolve_under_roots
 from nemo_gym.config.names import AGENTS, RESOURCES
+from nemo_gym.config.roots import find_component_directory
+from nemo_gym.config.servers import DEFAULT_ENTRYPOINT
 from nemo_gym.errors import ConfigError, DataError, nearest_name
 from nemo_gym.records import codec
 from nemo_gym.servers.manifest import EnvironmentManifest, ManifestDataset
+from nemo_gym.servers.verifier_fixture import VerifierCaseResult, VerifierFixture, exercise_verifier_fixture
 
 MANIFEST = "manifest.yaml"
+FIXTURE = "VERIFIER_FIXTURE"
 _PARTS = {"resources_server": RESOURCES, "agent_server": AGENTS}
 
 
@@ -38,6 +44,7 @@ class CheckedEntry:
     inferred_profile: str
     profile_evidence: str
     warnings: tuple[str, ...]
+    resources_implementation: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `--json` shows."""
@@ -99,8 +106,18 @@ def check_entry(name: str, roots: Sequence[Path], search_dirs: Iterable[str]) ->
     inferred, evidence = _profile_of(manifest, blocks)
     if inferred != manifest.integration_profile:
         warnings.append(f"the profile is declared `{manifest.integration_profile}`, and looks like `{inferred}`")
+    wanted = manifest.resources_server
+    own = [b.implementation for b in blocks if b.kind == RESOURCES and wanted in (None, b.name, b.implementation)]
     return CheckedEntry(
-        manifest, folder / MANIFEST, config_path, components, tuple(datasets), inferred, evidence, tuple(warnings)
+        manifest=manifest,
+        manifest_path=folder / MANIFEST,
+        config_path=config_path,
+        components=components,
+        datasets=tuple(datasets),
+        inferred_profile=inferred,
+        profile_evidence=evidence,
+        warnings=tuple(warnings),
+        resources_implementation=own[0] if own else None,
     )
 
 
@@ -199,3 +216,25 @@ def _said(error: Exception) -> str:
             for item in error.errors()
         )
     return " ".join(str(error).split())
+
+
+def exercise_entry(
+    entry: CheckedEntry, roots: Sequence[Path], *, update_expected: bool = False
+) -> tuple[VerifierCaseResult, ...]:
+    """Hold an entry's verifier to its cases and return what came out; raises ConfigError where they differ."""
+    implementation = entry.resources_implementation
+    folder = implementation and find_component_directory(RESOURCES, implementation, DEFAULT_ENTRYPOINT, roots)
+    if not folder:
+        raise ConfigError(f"`{entry.manifest.name}` has no resources server whose verifier could be tried.")
+    fixture = getattr(load_user_module(folder / DEFAULT_ENTRYPOINT), FIXTURE, None)
+    if not isinstance(fixture, VerifierFixture):
+        raise ConfigError(f"`{folder / DEFAULT_ENTRYPOINT}` has no `{FIXTURE}`, which says how its verifier is tried.")
+    return asyncio.run(
+        exercise_verifier_fixture(
+            fixture,
+            reward_range=entry.manifest.reward.range,
+            higher_is_better=entry.manifest.reward.higher_is_better,
+            determinism=entry.manifest.determinism,
+            update_expected=update_expected,
+        )
+    )

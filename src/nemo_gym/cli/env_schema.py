@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -13,6 +9,7 @@ from pydantic import TypeAdapter
 
 from nemo_gym.cli.output import print_json
 from nemo_gym.cli.selection import SearchDirOption
+from nemo_gym.cli.user_module import load_user_module
 from nemo_gym.config import component_search_roots, find_component
 from nemo_gym.errors import ConfigError
 
@@ -31,19 +28,8 @@ def command(
     file = find_component("resources_servers", resources_server, roots).parents[1] / TASK_DATA
     if not file.is_file():
         raise ConfigError(f"`{resources_server}` does not describe its rows: there is no `{file}`.")
-    module = _module_of(file)
+    module = load_user_module(file)
     if not hasattr(module, "TaskData"):
         raise ConfigError(f"`{file}` must have `TaskData`, a pydantic model or a union of models")
     print_json(TypeAdapter(module.TaskData).json_schema())
     return 0
-
-
-def _module_of(file: Path) -> ModuleType:
-    name = f"_gym_task_data_{file.parent.name}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
