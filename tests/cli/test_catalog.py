@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,24 @@ def test_an_environment_with_placeholders_is_not_ready_for_others(inline: Any) -
     change(description="Say hello", authors=["A Person"], licensing="Apache-2.0")
     assert "3 cases. Status: experimental." in inline("env", "publish", ENTRY).stdout
     assert json.loads(inline("env", "publish", ENTRY, "--json").stdout)["status"] == "experimental"
+
+
+def test_a_new_benchmark_is_valid_and_runs_what_its_script_prepares(gym: Any) -> None:
+    files = gym("env", "init", "--benchmark", "quiz").stdout.splitlines()
+    entry = Path(gym.folder) / "benchmarks" / "quiz"
+    names = ("config.yaml", "manifest.yaml", "README.md", "data/example.jsonl", "prepare.py", "prompts/default.yaml")
+    assert {f"benchmarks/quiz/{name}" for name in names} <= {*files}
+    assert "is not prepared" in gym("env", "validate", "quiz").stderr
+    subprocess.run([sys.executable, str(entry / "prepare.py")], check=True, cwd=gym.folder)
+    told = json.loads(gym("env", "validate", "quiz", "--json").stdout)
+    assert told["kind"] == "benchmark"
+    assert [dataset["rows"] for dataset in told["datasets"]] == [1, 1]
+    assert told["warnings"] == []
+    words = ("--benchmark", "quiz", "--split", "benchmark", "--model-type", "scripted_model", "-o", "runs/r.jsonl")
+    gym("eval", "run", gym.head, *words)
+    [row] = (Path(gym.folder) / "runs/r.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(row)["responses_create_params"]["input"][0]["content"] == "Say hello."
+    assert json.loads(gym("list", "benchmarks", "--json").stdout)[0]["status"] == "experimental"
 
 
 def test_list_and_search_are_there_as_commands_of_env(inline: Any) -> None:

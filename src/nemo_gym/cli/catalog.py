@@ -172,7 +172,7 @@ def _check_datasets(
             )
         file = resolve_under_roots(dataset.jsonl_fpath, config.roots)
         if file.is_file():
-            counted.append((dataset, _rows_of(file)))
+            counted.append((dataset, _rows_of(file, with_prompt=dataset.prompt_config is not None)))
         elif dataset.type == "example":
             raise ConfigError(f"dataset `{dataset.name}` is not there: `{dataset.jsonl_fpath}`.")
         else:
@@ -181,7 +181,7 @@ def _check_datasets(
     return counted, warnings
 
 
-def _rows_of(file: Path) -> int:
+def _rows_of(file: Path, *, with_prompt: bool) -> int:
     count = 0
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         if not line.strip():
@@ -190,7 +190,7 @@ def _rows_of(file: Path) -> int:
             row = codec.decode_object(line)
         except ValueError as error:
             raise DataError(str(error), path=file, line=number) from error
-        if not isinstance(row.get("responses_create_params"), dict):
+        if not with_prompt and not isinstance(row.get("responses_create_params"), dict):
             raise DataError("a row has `responses_create_params`, an object", path=file, line=number)
         count += 1
     return count

@@ -21,10 +21,19 @@ _PLACES = {
     "configs/@name@.yaml": "config.yaml.txt",
     "tests/test_app.py": "test_app.py.txt",
 }
-_ENVIRONMENT_PLACES = {
-    "config.yaml": "environment.yaml.txt",
-    "manifest.yaml": "manifest.yaml.txt",
-    "README.md": "environment.md.txt",
+_ENTRY_PLACES = {
+    "environments": {
+        "config.yaml": "environment.yaml.txt",
+        "manifest.yaml": "manifest.yaml.txt",
+        "README.md": "environment.md.txt",
+    },
+    "benchmarks": {
+        "config.yaml": "benchmark.yaml.txt",
+        "manifest.yaml": "benchmark_manifest.yaml.txt",
+        "README.md": "benchmark.md.txt",
+        "prepare.py": "prepare.py.txt",
+        "prompts/default.yaml": "prompt.yaml.txt",
+    },
 }
 _PLAIN = {
     "__init__.py": "",
@@ -55,14 +64,23 @@ def command(
             "--environment", metavar="NAME", help="A new environment with its manifest, and a resources server for it."
         ),
     ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option("--benchmark", metavar="NAME", help="A new benchmark, with a script that prepares its rows too."),
+    ] = None,
 ) -> int:
-    """Write the files of a new resources server, or of a new environment, into the working folder.
+    """Write the files of a new resources server, environment or benchmark into the working folder.
 
     It verifies one answer, has tests and cases for its verifier, and runs as it is.
     """
-    if (resources_server is None) == (environment is None):
-        raise UsageError("name what is to be written: `--resources-server NAME` or `--environment NAME`.")
-    return _new_server(resources_server) if resources_server is not None else _new_environment(str(environment))
+    entries = {"environments": environment, "benchmarks": benchmark}
+    wanted = [(kind, name) for kind, name in entries.items() if name is not None]
+    if len(wanted) + (resources_server is not None) != 1:
+        raise UsageError(
+            "name what is to be written, one thing: `--resources-server NAME`, `--environment NAME` or "
+            "`--benchmark NAME`."
+        )
+    return _new_server(resources_server) if resources_server is not None else _new_entry(*wanted[0])
 
 
 def _new_server(name: str) -> int:
@@ -79,16 +97,17 @@ def _new_server(name: str) -> int:
     return 0
 
 
-def _new_environment(entry: str) -> int:
-    """Write what is missing of an environment, and print its files; what is there as it would be written stays."""
+def _new_entry(kind: str, entry: str) -> int:
+    """Write what is missing of an entry, and print its files; what is there as it would be written stays."""
+    what = kind.removesuffix("s")
     name = re.sub(r"[.-]", "_", entry)
     if not _ENTRY.match(entry) or not _NAME.match(name):
         raise UsageError(
-            f"`{entry}` cannot be the name of an environment: one word of lower-case letters, digits, `.`, `_` and "
+            f"`{entry}` cannot be the name of the {what}: one word of lower-case letters, digits, `.`, `_` and "
             "`-`, a letter first."
         )
-    folder, server = Path("environments") / entry, Path("resources_servers") / name
-    files = {folder / place: text for place, text in _texts(_ENVIRONMENT_PLACES, name, entry).items()}
+    folder, server = Path(kind) / entry, Path("resources_servers") / name
+    files = {folder / place: text for place, text in _texts(_ENTRY_PLACES[kind], name, entry).items()}
     files[folder / "data" / "example.jsonl"] = _lines(_ROW)
     files |= {server / place: text for place, text in files_of(name).items()}
     there = [file for file in files if file.exists()]
@@ -96,7 +115,7 @@ def _new_environment(entry: str) -> int:
         listed = ", ".join(f"`{file}`" for file in differing)
         raise FilesDifferError(f"conflict: {listed} would be changed; nothing was written.")
     if len(there) == len(files):
-        show(f"environment `{entry}` is up to date")
+        show(f"{what} `{entry}` is up to date")
         return 0
     _write({file: text for file, text in files.items() if file not in there})
     for file in files:
