@@ -63,6 +63,7 @@ NAMES = {
     "config_types": [
         *("ModelServerRef", "ResourcesServerRef", "AgentServerRef", "Domain", "BaseServerConfig"),
         *("AggregateMetrics", "AggregateMetricsRequest", "ConfigError"),
+        *("UnsupportedAgentPairingError", "UnsupportedModelPairingError"),
     ],
     "server_utils": [
         *("SESSION_ID_KEY", "ServerClient", "get_response_json", "raise_for_status", "request", "get_server_url"),
