@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from unittest.mock import MagicMock
 
 import pytest
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, PrivateAttr
 from starlette.middleware.gzip import GZipMiddleware
@@ -258,6 +258,24 @@ def test_a_catch_all_serves_the_tools_that_the_override_names(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         assert len(ask(served(Dynamic), "tools/list")["tools"]) == 4
     assert "catchall.tool" in caplog.text
+
+
+def test_tools_of_an_included_router_are_offered_under_the_paths_that_they_have() -> None:
+    class Routed(Counters):
+        def setup_webserver(self) -> FastAPI:
+            app = super().setup_webserver()
+            inner, named = APIRouter(), APIRouter()
+            inner.post("/plus")(self.add)
+            named.post("")(self.note)
+            app.include_router(inner)
+            app.include_router(named, prefix="/memo")
+            return app
+
+    client = served(Routed)
+    assert {"plus", "memo"} <= {tool["name"] for tool in ask(client, "tools/list")["tools"]}
+    mine = seeded(client)
+    assert use(client, mine, "plus", by=2)[2] == {"total": 2}
+    assert use(client, mine, "memo", text="x")[0] == "noted x"
 
 
 @pytest.mark.parametrize("chosen", [None, []])

@@ -30,6 +30,8 @@ from nemo_gym.servers.session_types import MCPServerMetadata
 from nemo_gym.servers.sessions import SESSION_ID_KEY, SessionMiddleware, server_signing_key
 
 _SALT = "nemo-gym-mcp-session"
+_ROUTED = ("route", "endpoint", "path_params", "fastapi")
+"""What routing leaves in a request's scope."""
 _OWN_MIDDLEWARE = (SessionMiddleware, RolloutContextMiddleware)
 
 Allowed: TypeAlias = Sequence[str] | None
@@ -164,21 +166,19 @@ class McpExposure:
 
     async def _dispatch(self, request: Request, tool: McpTool, session_id: str, arguments: dict[str, Any]) -> Result:
         body = codec.encode(arguments)
+        length = str(len(body)).encode()
         scope = {
-            **request.scope,
+            **{key: value for key, value in request.scope.items() if key not in _ROUTED},
             "method": "POST",
-            "path": tool.path,
+            "path": f"{request.scope.get('root_path', '')}{tool.path}",
             "raw_path": tool.path.encode(),
             "query_string": b"",
-            "path_params": tool.path_params,
-            "route": tool.route,
-            "endpoint": tool.route.endpoint,
-            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+            "headers": [(b"content-type", b"application/json"), (b"content-length", length)],
             "session": {SESSION_ID_KEY: session_id},
             "state": dict(request.scope.get("state") or {}),
         }
         # What a handler raises is answered as it is over HTTP.
-        app = ExceptionMiddleware(tool.route.app, name=self._name)
+        app = ExceptionMiddleware(self._app.router, name=self._name)
         answer = await call(app, scope, body)
         return _result(tool.name, answer)
 

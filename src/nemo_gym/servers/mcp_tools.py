@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, routing
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 MCP_PATH: Final = "/mcp"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
+_PARAMETER = re.compile(r"\{[^}]*\}")
 _OPEN_OBJECT: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 
 
@@ -29,26 +30,21 @@ class McpTool:
     """A tool: what a client sees of it, and the route that does it."""
 
     name: str
-    route: APIRoute
+    route: Any
     input_schema: Mapping[str, Any]
     description: str = ""
 
     @property
     def path(self) -> str:
         """The path that is called; a catch-all's parameter is the tool's name."""
-        return re.sub(r"\{[^}]*\}", self.name, self.route.path)
-
-    @property
-    def path_params(self) -> dict[str, str]:
-        """The path parameter that the handler gets."""
-        return dict.fromkeys(self.route.param_convertors, self.name)
+        return _PARAMETER.sub(self.name, self.route.path)
 
 
 @dataclass(frozen=True, slots=True)
 class CatchAll:
     """The one POST route whose path has a parameter: it serves tools that have no route of their own."""
 
-    route: APIRoute
+    route: Any
 
     def tool(self, name: str, input_schema: Mapping[str, Any] | None = None, description: str | None = None) -> McpTool:
         """Return a tool that this route serves; without a schema any object is accepted."""
@@ -59,11 +55,9 @@ class CatchAll:
 def harvest(app: FastAPI) -> tuple[list[McpTool], CatchAll | None]:
     """Return a tool for each POST route without path parameters, and the catch-all if there is one."""
     tools, catch_alls = [], []
-    for route in app.router.routes:
-        if not isinstance(route, APIRoute) or "POST" not in (route.methods or ()):
-            continue
+    for route in _post_routes(app):
         name = route.path.strip("/")
-        if route.param_convertors:
+        if _PARAMETER.search(route.path):
             catch_alls.append(route)
         elif name not in RESERVED_MCP_TOOL_NAMES:
             tools.append(McpTool(name, route, _schema_of(route), route.description))
@@ -71,6 +65,18 @@ def harvest(app: FastAPI) -> tuple[list[McpTool], CatchAll | None]:
         listed = ", ".join(f"`{route.path}`" for route in catch_alls)
         raise ConfigError(f"only one POST route with a path parameter can serve MCP tools, but there are {listed}")
     return tools, CatchAll(catch_alls[0]) if catch_alls else None
+
+
+def _post_routes(app: FastAPI) -> Iterator[Any]:
+    """Yield the POST routes, those of included routers with the paths that they have in the app.
+
+    Newer releases keep included routers as they are, and show their routes as contexts; older ones copy the routes.
+    """
+    contexts = getattr(routing, "iter_route_contexts", None)
+    routes: Iterable[Any] = app.router.routes if contexts is None else contexts(app.router.routes)
+    for route in routes:
+        if isinstance(getattr(route, "original_route", route), APIRoute) and "POST" in (route.methods or ()):
+            yield route
 
 
 def checked(tools: Iterable[McpTool] | None, catch_all: CatchAll | None) -> list[McpTool]:
@@ -98,7 +104,7 @@ def _name_problem(name: str, seen: set[str]) -> str | None:
     return "another tool has this name" if name in seen else None
 
 
-def _body_annotation(route: APIRoute) -> Any:
+def _body_annotation(route: Any) -> Any:
     fields = route.dependant.body_params
     return fields[0].field_info.annotation if fields else None
 
@@ -108,14 +114,15 @@ def _is_mapping(annotation: Any) -> bool:
     return inspect.isclass(origin) and issubclass(origin, Mapping)
 
 
-def _schema_of(route: APIRoute) -> Mapping[str, Any]:
+def _schema_of(route: Any) -> Mapping[str, Any]:
     annotation = _body_annotation(route)
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return annotation.model_json_schema()
+        schema: Mapping[str, Any] = annotation.model_json_schema()
+        return schema
     return _OPEN_OBJECT
 
 
-def _shape_problem(route: APIRoute) -> str | None:
+def _shape_problem(route: Any) -> str | None:
     """Say why a handler cannot be given a tool's arguments, or return None."""
     needs = route.dependant
     if needs.dependencies or route.dependencies:
