@@ -6,7 +6,6 @@ take what ends in a newline, and a last line without one only when it is JSON.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import msgspec
 
 from nemo_gym.errors import DataError
 from nemo_gym.records.codec import JsonObject, decode_object
+from nemo_gym.store.atomic import is_at
 from nemo_gym.store.loop_sync import LoopSync
 from nemo_gym.store.page_cache import WrittenPages
 
@@ -216,10 +216,6 @@ class LineAppender:
             self._fd = -1
 
     def _check_there(self) -> None:
-        about = os.fstat(self._fd)
-        if about.st_nlink:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(about, self.path.stat()):  # some file systems count no links
-                return
-        raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
+        # Some file systems count no links.
+        if not os.fstat(self._fd).st_nlink and not is_at(self._fd, self.path):
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
