@@ -103,15 +103,16 @@ def repair_tail(path: str | Path) -> Literal["completed", "dropped"] | None:
         start, tail = _last_line(file, size)
         if not tail.strip():
             return None
+        terminated = b"\n" in tail  # blanks without a newline may stand behind it
         try:
             decode_object(tail)
         except ValueError:
-            if tail.endswith(b"\n") and not _breaks_off(tail):
+            if terminated and not _breaks_off(tail):
                 return None  # damaged in another way: who reads it says so
             file.truncate(start)
             outcome: Literal["completed", "dropped"] = "dropped"
         else:
-            if tail.endswith(b"\n"):
+            if terminated:
                 return None
             file.seek(size)
             file.write(b"\n")
