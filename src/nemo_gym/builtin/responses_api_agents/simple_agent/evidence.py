@@ -42,7 +42,7 @@ def observation_bundle(result: LoopResult, *, model_ref: dict[str, str]) -> dict
         for tool in result.tools
     ]
     gaps = [
-        {"code": "model_call_reference_unavailable", "invocation_id": ROOT, "detail": f"call:{number}"}
+        {"code": "model_call_reference_unavailable", "invocation_id": ROOT, "detail": f"turn:{number}"}
         for number, reference in enumerate(references, 1)
         if reference is None
     ]
