@@ -39,7 +39,11 @@ NAMES = {
         *("AggregateMetricsRequest", "NeMoGymResponse", "NeMoGymResponseCreateParamsNonStreaming"),
         "compute_aggregate_metrics",
     ],
-    "base_responses_api_agent": ["SimpleResponsesAPIAgent", "BaseResponsesAPIAgentConfig", "Body"],
+    "base_responses_api_agent": [
+        *("SimpleResponsesAPIAgent", "BaseResponsesAPIAgentConfig", "Body", "AgentSession", "DirectHttpToolAccess"),
+        *("AgentSeedSessionRequest", "AgentSeedSessionResponse", "AgentCloseSessionRequest"),
+        *("AgentCloseSessionResponse", "McpToolAccess"),
+    ],
     "base_responses_api_model": [
         *("CaptureStore", "aggregate_model_call_metrics", "read_model_call_records", "SimpleResponsesAPIModel"),
         *("BaseResponsesAPIModelConfig", "ModelCallRecord", "ModelCallCaptureConfig", "make_capture_store"),
