@@ -21,6 +21,7 @@ from nemo_gym.base_responses_api_agent import (
     Body,
     SimpleResponsesAPIAgent,
 )
+from nemo_gym.builtin.responses_api_agents.command_agent.app import CommandAgent, CommandAgentConfig
 from nemo_gym.builtin.responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_observability import AgentInvocation, AgentObservationBundle
@@ -329,3 +330,10 @@ def test_a_tool_without_a_grant_is_an_error_and_a_required_one_that_it_cannot_ca
     assert "grants no tools over HTTP" in answers[1][1]
     ((status, said),) = post(acting.url, [(SEED_PATH, seed("s2", tool_accesses=[MCP]))])
     assert (status, "`notes` is `mcp`" in said) == (500, True)
+
+
+def test_a_program_holds_no_sessions_and_says_so(serve: Any, make_client: Any) -> None:
+    config = CommandAgentConfig(**BASE, command="true", model_server={"type": "responses_api_models", "name": "policy"})
+    served = serve(CommandAgent(config=config, server_client=make_client()).served_app())
+    ((status, said),) = post(served.url, [(SEED_PATH, seed())])
+    assert (status, "runs a program once and holds no sessions" in said) == (500, True)
