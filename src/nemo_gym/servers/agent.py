@@ -6,10 +6,10 @@ import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
-from fastapi import Body, Depends, FastAPI, Request, Response
+from fastapi import Body, FastAPI, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -35,7 +35,7 @@ from nemo_gym.servers.agent_session_types import (
     AgentSeedSessionResponse,
     ToolAccess,
 )
-from nemo_gym.servers.agent_sessions import AgentSession, AgentSessions
+from nemo_gym.servers.agent_sessions import AgentSession, AgentSessionMiddleware, AgentSessions
 from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.http import get_response_json, raise_for_status
@@ -119,11 +119,12 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     def setup_webserver(self) -> FastAPI:
         """Return the app; an override calls this one and adds its routes."""
         app = new_app()
+        app.state.agent_sessions = self._new_sessions()
+        app.add_middleware(cast(Any, AgentSessionMiddleware), sessions=app.state.agent_sessions, ends=RESPONSES_PATH)
         self.setup_session_middleware(app)
         app.add_middleware(_CurrentRollout)
-        app.state.agent_sessions = self._new_sessions()
         for prefix in _PREFIXES:
-            app.post(prefix + RESPONSES_PATH, dependencies=[Depends(_check_session)])(self.responses)
+            app.post(prefix + RESPONSES_PATH)(self.responses)
         app.post("/v1/agent_sessions")(self.seed_agent_session)
         app.post("/v1/agent_sessions/close")(self.end_agent_session)
         app.post("/run")(_in_rollout_context(self.run))
@@ -293,13 +294,6 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             )
         attach_evidence(result, evidence)
         return result
-
-
-async def _check_session(request: Request) -> None:
-    """Find the session of an activation; one whose cookie names no open session is refused."""
-    session = request.app.state.agent_sessions.of(request.session)
-    if session is not None:
-        request.state.agent_session = session
 
 
 def _agent_error(scope: Scope, error: BaseException, description: str) -> Response:

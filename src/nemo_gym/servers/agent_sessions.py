@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.records.observation_models import AgentObservationBundle
 from nemo_gym.servers.agent_session_types import (
@@ -175,6 +177,32 @@ class AgentSessions:
                 break
             del self._closed[name]
         return self._closed
+
+
+class AgentSessionMiddleware:
+    """Finds the session of an activation, a path that ends with `ends`, inside of the cookie's session.
+
+    It is `request.state.agent_session` then. A cookie that names no open session is refused.
+    """
+
+    def __init__(self, app: ASGIApp, *, sessions: AgentSessions, ends: str) -> None:
+        self.app = app
+        self._sessions, self._ends = sessions, ends
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, with its session where it has one."""
+        if (
+            scope["type"] == "http"
+            and AGENT_SESSION_KEY in scope.get("session", ())
+            and scope["path"].endswith(self._ends)
+        ):
+            try:
+                session = self._sessions.of(scope["session"])
+            except HTTPException as refusal:
+                await JSONResponse({"detail": refusal.detail}, refusal.status_code)(scope, receive, send)
+                return
+            scope.setdefault("state", {})["agent_session"] = session
+        await self.app(scope, receive, send)
 
 
 def _refused(why: str) -> HTTPException:
