@@ -206,8 +206,8 @@ async def test_evidence_is_valid_names_every_call_and_measures_tools() -> None:
 async def test_a_call_without_any_id_is_a_gap_and_an_unknown_resolution_too() -> None:
     nameless = ModelReply(response={"output": [message()], "usage": None})
     result = await Scene(nameless).play()
-    assert [gap["code"] for gap in observation_bundle(result, model_ref=MODEL_REF)["gaps"]] == [
-        "model_call_reference_unavailable"
+    assert observation_bundle(result, model_ref=MODEL_REF)["gaps"] == [
+        {"code": "model_call_reference_unavailable", "invocation_id": "root", "detail": "turn:1"}
     ]
     gaps = producer_trajectory(result, task_id="7", rollout_id="7-0", model_ref=MODEL_REF, resolved=1)["gaps"]
     assert [gap["code"] for gap in gaps] == ["resolution_unavailable"]
