@@ -77,7 +77,8 @@ witnesses wrote.
 `simple_agent` fulfils every row; [Write an agent that gives evidence](write-an-agent.md) has a server and a program
 that also retry and start a subagent. A program that reports nothing fulfils the rows that captured calls alone prove
 (TE-1, TE-2, TE-4, TE-6, TE-7). From Python: `nemo_gym.testing.run_conformance`; `check_record` checks one saved record
-alone.
+alone. `check_resources_session_contract` of `nemo_gym.testing.session_conformance` asks the app of a resources server
+with sessions by id whether it keeps their rules.
 
 ## Rows
 

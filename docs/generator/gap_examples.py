@@ -98,7 +98,7 @@ def _reference_unavailable() -> GapExample:
         story="The first call reached no model server, so that nothing names it.",
         observations=bundle(
             invocation("root", status="failed"),
-            gaps=[_stated("model_call_reference_unavailable", "call:1", invocation_id="root")],
+            gaps=[_stated("model_call_reference_unavailable", "turn:1", invocation_id="root")],
         ),
     )
 

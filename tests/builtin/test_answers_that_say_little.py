@@ -56,6 +56,17 @@ NO_ANSWERS: list[dict[str, Any]] = [
     {"choices": None, "content": None, "output": None},
     {"choices": "forty-two", "content": "forty-two", "output": "forty-two"},
 ]
+FAILURES_ELSEWHERE: dict[str, list[dict[str, Any]]] = {
+    "responses": [{"type": "error"}],
+    "chat": [{"type": "error"}, {"status": "failed"}, {"status": "cancelled"}],
+    "messages": [{"status": "failed"}, {"status": "cancelled"}],
+}
+"""What is a failure in another dialect only."""
+FAILURES: dict[str, list[dict[str, Any]]] = {
+    "responses": [{"error": "no"}, {"status": "failed"}, {"status": "cancelled", "output": None}],
+    "chat": [{"error": "no"}, {"error": {"message": "no"}, "choices": None}, {"error": "no", "choices": "x"}],
+    "messages": [{"error": "no"}, {"error": {"message": "no"}}, {"type": "error"}, {"type": "error", "error": "no"}],
+}
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -65,7 +76,7 @@ NO_ANSWERS: list[dict[str, Any]] = [
 def test_an_object_that_is_no_answer_is_not_converted_to_an_empty_one(backend, tmp_path, client, wire, stream) -> None:
     """A verifier would judge it, and its 0 would measure the gateway that spoke."""
     with client_of(front(wire, backend.url, captures=tmp_path, max_http_attempts=1)) as http:
-        for said in NO_ANSWERS:
+        for said in (*NO_ANSWERS, *FAILURES_ELSEWHERE[wire]):
             backend.answer(PATHS[wire], said)
             answer = http.post(f"/ng-rollout/r-0{PATHS[client]}", json={**BODIES[client], "stream": stream})
             assert answer.status_code == 502, answer.text
@@ -77,6 +88,26 @@ def test_an_object_that_is_no_answer_is_not_converted_to_an_empty_one(backend, t
         empty = {"choices": [], "content": [], "output": [], "object": "x", "status": "completed"}
         backend.answer(PATHS[wire], empty)
         assert http.post(f"/ng-rollout/r-1{PATHS[client]}", json=BODIES[client]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("client", "wire"), [pair for pair in itertools.product(DIALECTS, DIALECTS) if pair[0] != pair[1]]
+)
+def test_a_failure_that_says_little_is_a_failure_and_no_empty_answer(backend, tmp_path, client, wire) -> None:
+    with client_of(front(wire, backend.url, captures=tmp_path)) as http:
+        for said in FAILURES[wire]:
+            backend.answer(PATHS[wire], said)
+            answer = http.post(f"/ng-rollout/r-0{PATHS[client]}", json=BODIES[client])
+            body = answer.json()
+            if client == "responses":
+                assert (answer.status_code, body["status"], body["output"]) == (200, "failed", [])
+            else:
+                assert answer.status_code == 500, body
+            message = (body if client == "responses" else {"error": error_of(client, body)})["error"]["message"]
+            assert "None" not in message
+            assert message == "no" or "error" not in said
+            line = last_line(tmp_path, "r-0")
+            assert (line["client_status_code"], line["upstream_status_code"]) == (answer.status_code, 200)
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,36 @@ def test_an_unknown_model_on_the_route_that_is_there_is_told_as_that(backend) ->
     assert [path for path, _, _ in backend.asked] == [CHAT] * 2
 
 
+@pytest.mark.parametrize(
+    ("refusal", "served"),
+    [
+        ({"error": {"message": "model '' not found, try pulling it first"}}, True),
+        ({"error": {"message": "not deployed", "code": "model_not_found"}}, True),
+        ({"type": "error", "error": {"type": "not_found_error", "message": "model: is missing"}}, True),
+        ({"error": "Model not found"}, True),
+        ({"error": {"message": f"Invalid URL (POST {CHAT})", "code": "unknown_url"}}, False),
+        ({"detail": "Not Found"}, False),
+        (b"404 page not found, no model here", False),
+        (["model"], False),
+    ],
+)
+async def test_a_route_that_misses_the_model_before_all_else_is_there(backend, refusal: Any, served: bool) -> None:
+    backend.answer(CHAT, said_in("chat"))
+    backend.answer_probes(CHAT, (404, refusal, {}))
+    with serving(front("responses", backend.url, wire="auto").served_app()) as url:
+        [(status, _)] = await at_once(url, 1)
+    assert status == (200 if served else 404)
+
+
+async def test_a_path_with_the_word_in_it_is_no_word_about_the_model(backend) -> None:
+    path = f"/models/m{CHAT}"
+    backend.answer(path, said_in("chat"))
+    backend.answer_probes(path, (404, {"error": {"message": f"Cannot POST {path}"}}, {}))
+    base_url = f"{backend.url}/models/m/v1"
+    with serving(front("responses", "", wire="auto", openai_base_url=base_url).served_app()) as url:
+        assert (await at_once(url, 1))[0][0] == 404
+
+
 def test_a_user_in_the_url_is_sent_with_the_probe_and_shown_nowhere(backend, caplog) -> None:
     backend.answer(CHAT, said_in("chat"), HTML)
     url = backend.url.replace("http://", "http://user:pass-word@")

@@ -109,7 +109,7 @@ def test_a_stream_that_breaks_off_ends_with_the_dialects_error_event(backend, tm
         return answer
 
     backend.answer(PATHS[wire], break_off)
-    patience = 0.3 if how == "silence" else 30.0
+    patience = 1.0 if how == "silence" else 30.0  # on a busy machine what came before takes its time
     with client_of(front(wire, backend.url, captures=tmp_path, stream_idle_timeout_s=patience)) as http:
         begun = time.monotonic()
         answer = http.post(f"/ng-rollout/r-0{PATHS[client]}", json={**BODIES[client], "stream": True})

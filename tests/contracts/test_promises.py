@@ -8,7 +8,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 PROMISES = [f"A{number}" for number in range(1, 29)] + [f"C{number}" for number in range(1, 20)]
-_NUMBER = re.compile(r"(?<![A-Za-z0-9])[AC]\d+(?![A-Za-z0-9])", re.IGNORECASE)
+_NUMBER = r"(?<![A-Za-z0-9])[AC]\d+(?![A-Za-z0-9])"
+_IN_NAMES, _IN_TEXT = re.compile(_NUMBER, re.IGNORECASE), re.compile(_NUMBER)
 
 
 def _named() -> set[str]:
@@ -16,8 +17,8 @@ def _named() -> set[str]:
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
-                words = f"{getattr(node, 'name', '')} {ast.get_docstring(node) or ''}"
-                found |= {number.upper() for number in _NUMBER.findall(words)}
+                found |= {number.upper() for number in _IN_NAMES.findall(getattr(node, "name", ""))}
+                found |= set(_IN_TEXT.findall(ast.get_docstring(node) or ""))  # `c1` may be a call in an example
     return found
 
 

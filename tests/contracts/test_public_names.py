@@ -42,7 +42,11 @@ NAMES = {
         *("AggregateMetricsRequest", "NeMoGymResponse", "NeMoGymResponseCreateParamsNonStreaming"),
         "compute_aggregate_metrics",
     ],
-    "base_responses_api_agent": ["SimpleResponsesAPIAgent", "BaseResponsesAPIAgentConfig", "Body"],
+    "base_responses_api_agent": [
+        *("SimpleResponsesAPIAgent", "BaseResponsesAPIAgentConfig", "Body", "AgentSession", "DirectHttpToolAccess"),
+        *("AgentSeedSessionRequest", "AgentSeedSessionResponse", "AgentCloseSessionRequest"),
+        *("AgentCloseSessionResponse", "McpToolAccess"),
+    ],
     "base_responses_api_model": [
         *("CaptureStore", "aggregate_model_call_metrics", "read_model_call_records", "SimpleResponsesAPIModel"),
         *("BaseResponsesAPIModelConfig", "ModelCallRecord", "ModelCallCaptureConfig", "make_capture_store"),
@@ -89,6 +93,10 @@ NAMES = {
     "rollouts": ["RolloutCollectionHelper", "attach_evidence", "RolloutFailureRecord", "RolloutCollectionConfig"],
     "rollout_collection": ["RolloutCollectionHelper", "RolloutCollectionConfig", "DispatchLatencyTracker"],
     "rollout_health": ["run_health_checks", "CHECK_REGISTRY", "Finding", "HealthCheckResult", "Verdict"],
+    "health.checks": ["CHECK_REGISTRY", "normalize_ignored_checks"],
+    "health.types": ["CheckSpec", "CheckScope", "CheckSubject", "CheckInput", "Finding", "RolloutDigest", "Verdict"],
+    "rollouts.health.checks": ["CHECK_REGISTRY", "normalize_ignored_checks"],
+    "rollouts.health.types": ["CheckSpec", "CheckInput", "Finding", "RolloutDigest", "Verdict"],
     "rollout_observability": ["AgentObservationBundle", "SandboxObservation", "TrajectoryRecord", "ModelCallRef"],
     "episode_types": ["EpisodeId", "TaskId"],
     "core.failure_kinds": [

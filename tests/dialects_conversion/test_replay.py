@@ -288,3 +288,12 @@ class TestMessages:
     def test_an_error_object_is_an_error_event(self) -> None:
         error = {"type": "error", "error": {"type": "api_error", "message": "m"}}
         assert events("messages", error) == [error]
+
+    @pytest.mark.parametrize("said", [{"error": {"message": "m"}}, {"error": "m"}, {"type": "error"}])
+    def test_an_error_that_says_little_is_no_empty_message(self, said: dict[str, Any]) -> None:
+        assert events("messages", said) == [{**said, "type": "error"}]
+
+
+@pytest.mark.parametrize("choices", [None, [], "x"])
+def test_a_chat_error_is_no_empty_completion_whatever_is_in_the_place_of_choices(choices: Any) -> None:
+    assert events("chat", {"error": "m", "choices": choices}) == [{"error": "m"}]

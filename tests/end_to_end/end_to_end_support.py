@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nemo_gym.config.ports import find_open_port
 from nemo_gym.engine.local.leftovers import LAUNCH_ID_ENV
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,9 +23,8 @@ TIMEOUT_S = 120
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that no outgoing connection of another test gets until it is listened on."""
+    return find_open_port()
 
 
 def clean_environment(home: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.collect import collect_run
-from nemo_gym.rollouts.output_check import check_output
+from nemo_gym.rollouts.output_check import check_no_run, check_output
 from nemo_gym.rollouts.settings import RolloutCollectionConfig
 from nemo_gym.store import RunFiles, RunLock
 
@@ -54,7 +54,8 @@ def make_fifo(folder):
 
 
 def make_device(folder):
-    return "/dev/null"
+    (folder / "device").symlink_to("/dev/null")  # so that root loses a link at most
+    return folder / "device"
 
 
 def make_notes(folder):
@@ -204,11 +205,10 @@ async def test_runs_that_start_at_once_in_a_new_folder_do_not_hinder_each_other(
     other = threading.Thread(target=come_and_go)
     other.start()
     try:
-        for number in range(20):
+        for number in range(200):
             check_output(str(folder / f"r{number}.jsonl"))
-            RunLock(folder / f"r{number}.lock", make_folder=True).acquire()
-            for made in folder.iterdir():
-                made.unlink()
+            with RunLock(folder / f"r{number}.lock", make_folder=True) as lock:
+                lock.remove()
     finally:
         ended.set()
         other.join()
@@ -233,3 +233,18 @@ async def test_a_run_that_was_set_aside_can_be_resumed_where_it_is(collect, tmp_
     (kept,) = tmp_path.glob("r.bak-*[0-9].jsonl")
     await collect(kept, resume_from_cache=True)
     assert len(kept.read_text().splitlines()) == 1
+
+
+async def test_what_is_no_run_takes_the_place_of_no_file_of_one(collect, tmp_path):
+    """Also of a run that was set aside, and of one whose output has no ending."""
+    for name in ("r.jsonl", "r.jsonl", "plain"):
+        await collect(tmp_path / name)
+    (kept,) = tmp_path.glob("r.bak-*[0-9].jsonl")
+    for output in (tmp_path / "r.jsonl", kept, tmp_path / "plain"):
+        written = [path for path in RunFiles(output).derived() if path.exists() and path.stat().st_size]
+        assert len(written) >= 4
+        for path in written:
+            with pytest.raises(ConfigError, match="is a file of the run"):
+                check_no_run(path)
+    for name in ("in.jsonl", "new.jsonl"):
+        check_no_run(tmp_path / name)

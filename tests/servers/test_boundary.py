@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
+from nemo_gym.errors import ConfigError, RemoteError
 from nemo_gym.servers import boundary
 from nemo_gym.servers.access import SERVER_TOKEN_ENV, TokenMiddleware, check_binding, server_token_headers
 from nemo_gym.servers.boundary import DisconnectMiddleware, ExceptionMiddleware
@@ -89,6 +90,11 @@ def test_an_unhandled_exception_is_500_with_its_repr_as_a_json_string() -> None:
     answer = TestClient(make_app()).post("/fail")
     assert answer.status_code == 500
     assert answer.json() == "RuntimeError('no such luck')"
+
+
+@pytest.mark.parametrize("error", [ConfigError("no such key"), RemoteError("no such reply", server="s")])
+def test_an_exception_of_this_package_is_told_as_every_other(error: Exception) -> None:
+    assert boundary.describe(error) == repr(error)
 
 
 class Verdict(BaseModel):

@@ -135,6 +135,9 @@ def test_a_damaged_line_is_named_and_a_cut_tail_is_skipped_and_reported(tmp_path
         (b'{"a":1}\n{"b":NaN}\n', None, b'{"a":1}\n{"b":NaN}\n'),
         (b'{"a":1}\n{"b":"x{"c":1}\n', None, b'{"a":1}\n{"b":"x{"c":1}\n'),
         (b"\n\n", None, b"\n\n"),
+        (b'{"a":1}\n ', None, b'{"a":1}\n '),
+        (b'{"a":1}\noops\n ', None, b'{"a":1}\noops\n '),
+        (b'{"a":1}\n{"b":\n ', "dropped", b'{"a":1}\n'),
     ],
 )
 def test_a_cut_tail_is_dropped_or_completed(tmp_path, content, outcome, after):

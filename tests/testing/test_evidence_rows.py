@@ -41,6 +41,7 @@ def turn(number: int) -> dict[str, Any]:
         "turn_no": number,
         "timestamp": float(number),
         "answer": "yes",
+        "resolved": None,
         "step_count": 1,
         "model_calls": [{"model_call_id": f"c{number}"}],
     }
@@ -123,6 +124,23 @@ def trajectory_part(name: str, at: int, **values: Any) -> Callable[[dict[str, An
     return lambda value: value["ng_trajectory"][name][at].update(values)
 
 
+def metadata(at: int, **values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda value: value["ng_trajectory"]["model_calls"][at]["response_metadata"].update(values)
+
+
+def every_id(value: dict[str, Any], **ids: str) -> None:
+    for part in (value["ng_trajectory"], *value["ng_trajectory"]["turns"]):
+        part.update(ids)
+
+
+def observed(*records: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    return lambda value: value.update(ng_agent_observations={"source": "s", "records": list(records)})
+
+
+def compacted(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    return observed({"kind": "context_compaction", "invocation_id": "root", **values})
+
+
 def gap(code: str) -> Callable[[dict[str, Any]], Any]:
     return lambda value: value["ng_trajectory"]["gaps"].append({"code": code})
 
@@ -147,11 +165,32 @@ def gap(code: str) -> Callable[[dict[str, Any]], Any]:
         (gap("turns_unavailable"), {"TE-3"}),
         (gap("turn_model_call_scope_incomplete"), {"TE-9"}),
         (gap("model_call_ownership_unavailable"), {"TE-8"}),
+        (gap("model_call_reference_unmatched"), {"TE-8"}),
+        (gap("model_call_reference_unavailable"), {"TE-8"}),
+        (gap("agent_observation_join_failed"), {"TE-1", "TE-4", "TE-7", "TE-8", "TE-9"}),
         (gap("model_call_capture_incomplete"), {"TE-1", "TE-4", "TE-7", "TE-8", "TE-9"}),
         (lambda value: value.pop("reward"), {"TE-6"}),
         (lambda value: value.update(reward=True), {"TE-6"}),
         (lambda value: value.pop("mask_sample"), {"TE-6"}),
         (lambda value: value.update(mask_sample=True, failure_kind=" "), {"TE-6"}),
+        (trajectory_part("model_calls", 0, model_call_id=" "), {"TE-1", "TE-8", "TE-9"}),
+        (metadata(0, response_id=" "), {"TE-1"}),
+        (trajectory_part("tool_calls", 0, tool_name=" "), {"TE-5"}),
+        (lambda value: value["ng_trajectory"]["turns"][1].pop("resolved"), {"TE-3"}),
+        (lambda value: value["ng_trajectory"]["invocations"].append({"invocation_id": " "}), {"TE-8"}),
+        (lambda value: every_id(value, task_id=""), {"TE-3"}),
+        (observed({"kind": "sandbox", "role": "agent", "sandbox_id": "s", "outcome": "completed"}), set()),
+        (observed({"kind": "sandbox", "role": "agent", "outcome": "completed"}), {"TE-6"}),
+        (observed({"kind": "sandbox", "role": "verifier", "sandbox_id": "s"}), {"TE-6"}),
+        (observed({"kind": "sandbox", "role": "agent", "sandbox_id": "s", "outcome": "oom"}), {"TE-6"}),
+        (
+            observed({"kind": "sandbox", "role": "agent", "sandbox_id": "s", "outcome": "oom", "error_type": "oom"}),
+            set(),
+        ),
+        (compacted(before_model_call={"model_call_id": "c1"}, after_model_call={"model_call_id": "c2"}), set()),
+        (compacted(before_model_call={"model_call_id": "gone"}), {"TE-9"}),
+        (compacted(model_calls=[{"model_call_id": "gone"}]), {"TE-9"}),
+        (compacted(model_calls=[{"model_call_id": "c1"}]), {"TE-9"}),
     ],
 )
 def test_what_a_record_lacks_shows_in_its_row(change: Callable[[dict[str, Any]], Any], rows: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""The rules of typed sessions, held against servers that keep them and servers that break one each."""
+"""The rules of sessions by id, on servers that keep them and on servers that break one each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from fastapi import HTTPException
-from pydantic import PrivateAttr
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -19,79 +17,110 @@ from nemo_gym.base_resources_server import (
     ResourcesSeedSessionResponse,
     SimpleResourcesServer,
 )
+from nemo_gym.episode_types import EpisodeId, TaskId
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.testing.session_conformance import check_resources_session_contract
 
-SEED = {
-    "resources_session_id": "s-1",
-    "episode_id": {"rollout_id": "r-1"},
-    "task_id": {"taskset": "t", "task_id": "1"},
-    "task_data": {},
-}
+SEED = ResourcesSeedSessionRequest(
+    resources_session_id="s1",
+    episode_id=EpisodeId(rollout_id="r1", attempt=2),
+    task_id=TaskId(taskset="numbers", task_id="7"),
+    task_data={"secret": 7},
+)
 
 
 class Stateless(SimpleResourcesServer):
-    config: BaseResourcesServerConfig
-
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
-        return BaseVerifyResponse(**body.model_dump(), reward=0.0)
+        return BaseVerifyResponse(**body.model_dump(), reward=1.0)
 
 
-class Keeping(Stateless):
-    _open: set[str] = PrivateAttr(default_factory=set)
-    _closed: set[str] = PrivateAttr(default_factory=set)
+class Stateful(Stateless):
+    """Keeps the rules; each subclass breaks one."""
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        self.__dict__["open"], self.__dict__["closed"] = {}, set()
 
     async def seed_session(self, body: ResourcesSeedSessionRequest) -> ResourcesSeedSessionResponse:
-        if body.resources_session_id in self._closed:
-            raise HTTPException(409, "closed")
-        self._open.add(body.resources_session_id)
-        return ResourcesSeedSessionResponse(resources_session_id=body.resources_session_id)
+        name = body.resources_session_id
+        if name in self.__dict__["closed"]:
+            raise ValueError(f"session {name} was closed")
+        self.__dict__["open"].setdefault(name, body.task_data)
+        return ResourcesSeedSessionResponse(resources_session_id=name)
 
     async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
-        self._open.discard(body.resources_session_id)
-        self._closed.add(body.resources_session_id)
+        self.__dict__["closed"].add(body.resources_session_id)
+        self.__dict__["open"].pop(body.resources_session_id, None)
         return ResourcesCloseSessionResponse(resources_session_id=body.resources_session_id)
 
 
-class SeedsOnce(Keeping):
+class OpensTwice(Stateful):
     async def seed_session(self, body: ResourcesSeedSessionRequest) -> ResourcesSeedSessionResponse:
-        if body.resources_session_id in self._open:
-            raise HTTPException(409, "open already")
+        await super().seed_session(body)
+        name = f"{body.resources_session_id}-{len(self.__dict__['open'])}"
+        self.__dict__["open"][name] = {}
+        return ResourcesSeedSessionResponse(resources_session_id=name)
+
+
+class RefusesToOpenTwice(Stateful):
+    async def seed_session(self, body: ResourcesSeedSessionRequest) -> ResourcesSeedSessionResponse:
+        if body.resources_session_id in self.__dict__["open"]:
+            raise ValueError("already open")
         return await super().seed_session(body)
 
 
-class MakesItsOwnId(Keeping):
-    async def seed_session(self, body: ResourcesSeedSessionRequest) -> ResourcesSeedSessionResponse:
-        return ResourcesSeedSessionResponse(resources_session_id=f"mine-{len(self._open)}")
-
-
-class ClosesOnce(Keeping):
+class ClosesOnce(Stateful):
     async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
-        self._open.remove(body.resources_session_id)
-        return ResourcesCloseSessionResponse(resources_session_id=body.resources_session_id)
+        if body.resources_session_id in self.__dict__["closed"]:
+            raise ValueError("already closed")
+        return await super().close_resources_session(body)
 
 
-def check(server: type[SimpleResourcesServer], **how: Any) -> None:
-    config = BaseResourcesServerConfig(host="127.0.0.1", port=1, entrypoint="app.py", name="typed")
-    app = server(config=config, server_client=MagicMock(spec=ServerClient)).setup_webserver()
-    check_resources_session_contract(app, **{"seed": SEED, "keeps_state": True, **how})
+class ClosesOnlyWhatItKnows(Stateful):
+    async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
+        if body.resources_session_id not in {*self.__dict__["open"], *self.__dict__["closed"]}:
+            raise ValueError("unknown")
+        return await super().close_resources_session(body)
 
 
-def test_servers_that_keep_the_rules_pass() -> None:
-    check(Stateless, keeps_state=False)
-    check(Keeping)
-    check(Keeping, seed=ResourcesSeedSessionRequest.model_validate(SEED))
+class OpensAgain(Stateful):
+    async def seed_session(self, body: ResourcesSeedSessionRequest) -> ResourcesSeedSessionResponse:
+        self.__dict__["closed"].discard(body.resources_session_id)
+        return await super().seed_session(body)
+
+
+class AnswersAnotherSession(Stateful):
+    async def close_resources_session(self, body: ResourcesCloseSessionRequest) -> ResourcesCloseSessionResponse:
+        return ResourcesCloseSessionResponse(resources_session_id="another")
+
+
+def app_of(kind: type[SimpleResourcesServer]) -> Any:
+    config = BaseResourcesServerConfig(host="127.0.0.1", port=0, name="numbers", entrypoint="app.py")
+    return kind(config=config, server_client=MagicMock(spec=ServerClient)).setup_webserver()
+
+
+@pytest.mark.parametrize("seed", [SEED, SEED.model_dump(mode="json")], ids=["model", "plain"])
+@pytest.mark.parametrize(("kind", "keeps_state"), [(Stateful, True), (Stateful, False), (Stateless, False)])
+def test_servers_that_keep_the_rules_pass(kind: type[SimpleResourcesServer], keeps_state: bool, seed: Any) -> None:
+    check_resources_session_contract(app_of(kind), seed, keeps_state=keeps_state)
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("kind", "said"),
     [
-        (SeedsOnce, "the second seed of `s-1` answered 409"),
-        (MakesItsOwnId, "the session `mine-0`"),
-        (ClosesOnce, "closing `s-1` answered 500"),
-        (Stateless, "was closed"),
+        (OpensTwice, "must answer with its `resources_session_id`, `s1`"),
+        (RefusesToOpenTwice, "the same seed again must succeed"),
+        (ClosesOnce, "a second close must succeed"),
+        (ClosesOnlyWhatItKnows, "a close of a session that was never seeded must succeed"),
+        (OpensAgain, "a seed that comes after the close of its session must be refused"),
+        (Stateless, "a seed that comes after the close of its session must be refused"),
+        (AnswersAnotherSession, "a close must answer with its `resources_session_id`"),
     ],
 )
-def test_each_broken_rule_is_told(server: type[SimpleResourcesServer], said: str) -> None:
+def test_a_broken_rule_is_named(kind: type[SimpleResourcesServer], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
-        check(server)
+        check_resources_session_contract(app_of(kind), SEED, keeps_state=True)
+
+
+async def test_it_can_be_asked_from_a_running_event_loop() -> None:
+    check_resources_session_contract(app_of(Stateful), SEED, keeps_state=True)

@@ -108,7 +108,10 @@ def test_a_retry_reads_only_its_own_capture(captured, make):
         ({}, ("t", "0-0")),
         ({"task_id": {"taskset": "e", "task_id": "alpha"}, "task_input": {}}, ("alpha", "0-0")),
         ({"trajectory_identity": {"task_id": "OV", "rollout_id": "OVR"}}, ("OV", "OVR")),
+        ({"trajectory_identity": {"task_id": "OV", "rollout_id": "OVR", "version": 2}}, ("OV", "OVR")),
         ({"trajectory_identity": {"task_id": "OV"}}, ("t", "0-0")),
+        ({"trajectory_identity": {"task_id": 1, "rollout_id": "OVR"}}, ("t", "0-0")),
+        ({"trajectory_identity": ["OV", "OVR"]}, ("t", "0-0")),
         ({"trajectory_identity": {"task_id": "OV", "rollout_id": " "}}, ("t", "0-0")),
     ],
 )

@@ -224,6 +224,39 @@ def test_both_accept_and_refuse_the_same_damaged_inputs(data, change, new):
     assert json.dumps(record, sort_keys=True) == json.dumps(model, sort_keys=True)
 
 
+TURN = {"invocation_id": "root", "task_id": "t", "rollout_id": "q", "turn_no": 1, "timestamp": 1.0, "step_count": 0}
+AGENT = {"kind": "agent_invocation", "invocation_id": "root"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "name", "value"),
+    [
+        ("ModelCallRef", {"model_call_id": "c"}, "model_call_id", None),
+        ("ModelCallRef", {"model_ref": SERVER, "response_id": "r"}, "response_id", ""),
+        ("ToolCallObservation", TOOL, "completed_at", 0.5),
+        ("ToolCallObservation", TOOL, "started_at", 2.5),
+        ("ToolCallObservation", TOOL, "duration_ms", -1.0),
+        ("ToolCallObservation", TOOL, "no_such_field", 1),
+        ("TrajectoryToolCall", TOOL, "completed_at", 0.5),
+        ("AgentObservationBundle", {"source": "s", "records": [AGENT]}, "records", [AGENT, AGENT]),
+        ("AgentObservationBundle", {"source": "s"}, "records", [{**AGENT, "parent_invocation_id": "root"}]),
+        ("TrajectoryRecord", {"task_id": "t", "rollout_id": "q", "turns": [TURN]}, "task_id", "another"),
+        ("TrajectoryRecord", {"task_id": "t", "rollout_id": "q"}, "turns", [TURN, TURN]),
+        ("TrajectoryRecord", {"task_id": "t", "rollout_id": "q"}, "invocations", [AGENT, AGENT]),
+        ("TrajectoryRecord", {"task_id": "t", "rollout_id": "q"}, "model_calls", [{"model_call_id": "c"}] * 2),
+    ],
+)
+def test_a_refused_assignment_leaves_the_record_as_it_was(kind, data, name, value):
+    """Also one that fits its own field and contradicts another: an agent that goes on must not send a bad record."""
+    record = getattr(door, kind).model_validate(data)
+    before, given = record.model_dump(), set(record.model_fields_set)
+    with pytest.raises(pydantic.ValidationError):
+        setattr(record, name, value)
+    assert record.model_dump() == before
+    assert record.model_fields_set == given
+    assert record == getattr(door, kind).model_validate(data)
+
+
 def test_assignment_is_validated():
     invocation = door.AgentInvocation(invocation_id="root")
     with pytest.raises(pydantic.ValidationError, match="duration_ms"):

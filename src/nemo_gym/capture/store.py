@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import logging
 import os
 import time
@@ -18,7 +17,7 @@ from nemo_gym.capture import archive, files, open_calls
 from nemo_gym.capture.open_calls import OpenCall
 from nemo_gym.errors import DataError
 from nemo_gym.records import identity
-from nemo_gym.records.codec import JsonObject, decode, encode_line, integer_of
+from nemo_gym.records.codec import JsonObject, decode_non_finite, encode_line
 
 _LOG = logging.getLogger(__name__)
 DATA_SUFFIX = ".capture.jsonl"
@@ -263,14 +262,7 @@ def decode_exchange(line: bytes) -> JsonObject:
     try:
         value: Any = _decode(line)  # as fast as any, and exact for integers of any size
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        try:
-            value = json.loads(line, parse_constant=_null, parse_int=integer_of)
-        except RecursionError:
-            value = decode(line)  # takes what whoever wrote the line had the stack for
-        except UnicodeDecodeError as error:
-            raise ValueError("not UTF-8") from error
-        except ValueError as error:
-            raise ValueError(f"not JSON: {error}") from error
+        return decode_non_finite(line)
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
     return value
@@ -307,7 +299,3 @@ def is_call(exchange: JsonObject) -> bool:
 
 def _names_not_all(marker: list[JsonObject] | None) -> bool:
     return marker is not None and (not marker or any(not isinstance(line.get("model_call_id"), str) for line in marker))
-
-
-def _null(_name: str) -> None:
-    return None

@@ -44,6 +44,9 @@ def command(
 
     What else a generator takes is in the environment's README, and is given as +key=value.
     """
+    # Help needs none of what a run is made of, and it takes long to load.
+    from nemo_gym.rollouts.output_check import check_no_run
+
     given = {key: value for key, value in (("size", size), ("seed", seed)) if value is not None}
     for token in settings or ():
         override = parse_override(token)
@@ -52,8 +55,6 @@ def command(
         given[override.key] = override.value
     make_rows = _generator_of(name, search_dir or ())
     _check_settings(name, make_rows, given)
-    from nemo_gym.rollouts.output_check import check_no_run
-
     path = Path(output)
     check_no_run(path)
     _check_place(path)

@@ -93,7 +93,7 @@ def _show(runs: Sequence[RunProgress]) -> None:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(run.status.failures.items()))
             show(f"{_name(run)} failed by kind: {kinds}")
         if run.status.counts.failed_final and run.status.state not in LIVE_STATES:
-            print(f"{_name(run)}: {_final_text(run.status.counts.failed_final)}")
+            show(f"{_name(run)}: {_final_text(run.status.counts.failed_final)}")
         if run.status.reason:
             show(f"{_name(run)}: {run.status.reason}")
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from nemo_gym.config.names import LOG_DIR
-from nemo_gym.errors import ConfigError
+from nemo_gym.store.atomic import writing
 
 
 def state_folder(name: str) -> Path:
@@ -17,12 +17,7 @@ def state_folder(name: str) -> Path:
 
 def make_log_folder(folder: Path) -> Path:
     """Make a folder for logs; raises ConfigError that says which other one can be named."""
-    try:
+    instead = f"`+{LOG_DIR}=DIR` names another folder for logs of servers, the variable `XDG_STATE_HOME` for all logs."
+    with writing(f"logs in `{folder}`", folder, instead=instead):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(
-            f"no log can be written to `{folder}`: `{error.filename or folder}`: {reason[:1].lower()}{reason[1:]}. "
-            f"`+{LOG_DIR}=DIR` names another folder for logs of servers, the variable `XDG_STATE_HOME` for all logs"
-        ) from error
     return folder

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from nemo_gym.health import registry
 from nemo_gym.health.facts import NO_COUNT, RolloutFacts, call_id, failed_attempt, tokens_unowed
 from nemo_gym.health.payloads import has_content, has_tool_call, response_has_content
+from nemo_gym.health.registry import CHECK_REGISTRY, normalize_ignored_checks
 from nemo_gym.records.call_outcome import successful
 from nemo_gym.records.codec import JsonObject
 from nemo_gym.records.evidence import TrajectoryModelCall, TrajectoryTurn
@@ -233,3 +234,14 @@ ROLLOUT_CHECKS: Mapping[str, Check] = MappingProxyType(
     }
 )
 """The checks that look at a record's evidence, by id, in evaluation order."""
+
+__all__ = [
+    "CHECK_REGISTRY",
+    "CONTRADICTIONS",
+    "LENGTH_STOPS",
+    "ROLLOUT_CHECKS",
+    "Check",
+    "Found",
+    "ended_on_failed_call",
+    "normalize_ignored_checks",
+]

@@ -130,12 +130,20 @@ def decode_non_finite(data: bytes) -> JsonObject:
     Raises ValueError when it is no such object.
     """
     try:
-        value = json.loads(data, parse_constant=lambda _name: None, parse_int=integer_of)
+        value: JsonValue = json.loads(data, parse_constant=_null, parse_int=integer_of)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        value = decode(data)  # takes what whoever wrote it had the stack for
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"a JSON object is needed, this is a {type(value).__name__}")
     return value
+
+
+def _null(_name: str) -> None:
+    return None
 
 
 def integer_of(text: str) -> int | float:

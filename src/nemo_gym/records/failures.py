@@ -253,6 +253,11 @@ def count_label(record: Mapping[str, Any]) -> str:
     return str(record.get(keys.FAILURE_KIND) or record.get(keys.FAILURE_CLASS) or "unknown")
 
 
+def prior_failure(record: Mapping[str, Any], attempt: int) -> JsonObject:
+    """Return what a later success says of a failed try of its rollout."""
+    return {"class": record.get(keys.FAILURE_CLASS), "kind": record.get(keys.FAILURE_KIND), "attempt": attempt}
+
+
 def latest_failures(rows: Iterable[JsonObject]) -> dict[RolloutKey, JsonObject]:
     """Return the newest sidecar row of each rollout, by (task, rollout); rows without usable indices are of none.
 

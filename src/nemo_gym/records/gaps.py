@@ -84,7 +84,7 @@ GAP_PARAMETERS: Mapping[str, str] = MappingProxyType(
         "error": "the class of the error",
         "field": "the name of the field",
         "fields": "which ids differ: `task_id`, `rollout_id`, or both with a comma",
-        "number": "which of the agent's calls, from 1",
+        "number": "which turn of the invocation the call was made for, from 1",
         "place": (
             "empty for a reference of the invocation itself; `model_calls:`, `before_model_call:` or "
             "`after_model_call:` for one of a compaction"
@@ -168,7 +168,7 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
                 "its owner even when it is never answered."
             ),
             scope="invocation",
-            detail="call:{number}",
+            detail="turn:{number}",
         ),
         GapSpec(
             code=OWNERSHIP_UNAVAILABLE,
@@ -369,7 +369,7 @@ GAP_REGISTRY: Mapping[str, GapSpec] = _registry(
             code=TRAJECTORY_IDENTITY_INVALID,
             meaning="The row's `trajectory_identity` is unusable and ignored.",
             reported_by="projection",
-            when="It is no object with exactly `task_id` and `rollout_id`, both text that is not blank.",
+            when="It is no object with `task_id` and `rollout_id`, both text that is not blank.",
             remedy="Give both as text, or leave the key out: the ids then come from the row's own keys.",
         ),
         GapSpec(

@@ -115,14 +115,14 @@ def task_id_of(row: Mapping[str, Any]) -> str:
 def trajectory_identity_of(row: Mapping[str, Any]) -> TrajectoryIdentity:
     """Return the ids that a trajectory of this row carries.
 
-    A valid `trajectory_identity` (an object with exactly two non-blank strings) overrides both. Otherwise the rollout
-    id is the capture key, attempt suffix included. Capture look-up never uses the override.
+    A valid `trajectory_identity` (an object whose `task_id` and `rollout_id` are text that is not blank) overrides
+    both. Otherwise the rollout id is the capture key, attempt suffix included. Capture look-up never uses the override.
     """
     override = row.get(keys.TRAJECTORY_IDENTITY)
     invalid = False
     if override is not None:
-        if isinstance(override, Mapping) and set(override) == {"task_id", "rollout_id"}:
-            task, rollout = override["task_id"], override["rollout_id"]
+        if isinstance(override, Mapping):
+            task, rollout = override.get("task_id"), override.get("rollout_id")
             if isinstance(task, str) and isinstance(rollout, str) and task.strip() and rollout.strip():
                 return TrajectoryIdentity(task, rollout, False)
         invalid = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from nemo_gym.records.conversation import checked_item
 
@@ -23,6 +23,20 @@ class EvidenceModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, validate_assignment=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign a value that fits; one that does not is refused, and what was there stays.
+
+        Pydantic alone leaves a value in place when it fits its field and contradicts another one.
+        """
+        values, given = dict(self.__dict__), set(self.__pydantic_fields_set__)
+        try:
+            super().__setattr__(name, value)
+        except ValidationError:
+            self.__dict__.clear()
+            self.__dict__.update(values)
+            self.__pydantic_fields_set__.intersection_update(given)
+            raise
 
 
 def _conversation_item(item: object) -> dict[str, Any]:

@@ -163,8 +163,10 @@ def drop_foreign_keys(row: Mapping[str, Any], result: JsonObject) -> None:
     for key in [key for key in result if key.startswith("_ng_") and key not in _OBEYED_IN_REPLY]:
         if key != keys.MATERIALIZED_TASK_ID or not is_materialized_row(row):
             del result[key]
-    for key in _OBEYED_IN_REPLY.intersection(row) if not is_materialized_row(row) else ():
-        if key in result and result[key] == row[key]:
+    if is_materialized_row(row):
+        return
+    for key in _OBEYED_IN_REPLY:
+        if key in row and key in result and result[key] == row[key]:
             del result[key]
 
 

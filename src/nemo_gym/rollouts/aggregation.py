@@ -313,6 +313,7 @@ class _Merge:
 
     def _records(self, path: Path, number: int) -> Iterator[tuple[JsonObject, int, int]]:
         unreadable: DataError | None = None
+        not_finite: list[int] = []
         for line in read_lines(path):
             if unreadable is not None:  # only a last line can be one that a kill cut
                 raise unreadable
@@ -325,10 +326,13 @@ class _Merge:
                     unreadable = error
                     continue
                 self._not_finite.add((number, line.offset))
-                self._summary.notes.append(
-                    f"`{path}` line {line.number}: NaN and infinity are not JSON; they are read as null"
-                )
+                not_finite.append(line.number)
             yield record, line.offset, len(line.data)
+        if not_finite:
+            more = f" and {len(not_finite) - 1} more" if len(not_finite) > 1 else ""
+            self._summary.notes.append(
+                f"`{path}` line {not_finite[0]}{more}: NaN and infinity are not JSON; they are read as null"
+            )
         if unreadable is not None:
             self._summary.notes.append(f"`{path}`: the last line is still being written, or was cut; it is skipped")
 

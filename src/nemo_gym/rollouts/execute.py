@@ -17,9 +17,11 @@ from nemo_gym.records.failures import (
     ENVIRONMENT_SERVER_FAILED,
     RolloutFailureRecord,
     RunFailure,
+    count_label,
     cut_middle,
     environment_failure_record,
     failure_record,
+    prior_failure,
     sidecar_fields,
 )
 from nemo_gym.records.identity import attempt_of, base_rollout_id
@@ -35,7 +37,7 @@ from nemo_gym.records.rows import (
 from nemo_gym.rollouts.budget import DispatchBudget, DispatchLatencyTracker
 from nemo_gym.rollouts.evidence import EvidencePolicy
 from nemo_gym.rollouts.record import RunRecorder
-from nemo_gym.rollouts.retries import NO_RETRIES, Retries
+from nemo_gym.rollouts.retries import Retries
 from nemo_gym.rollouts.rollout_outcomes import RolloutRequestError
 from nemo_gym.rollouts.route import Router, Target
 from nemo_gym.rollouts.run_client import FailedRunError, RunClient
@@ -117,7 +119,7 @@ class RolloutExecutor:
 
     async def _tries(self, row: JsonObject, target: Target) -> Outcome:
         """Run the row, and again as often as retries allow."""
-        retries = Retries(self._rollout_retries) if self._rollout_retries else NO_RETRIES
+        retries = Retries(self._rollout_retries)
         while True:
             outcome = await self._run(row, target, retries)
             if outcome is not None:
@@ -280,8 +282,7 @@ class RolloutExecutor:
         """Keep what a later success is to say of the try before it."""
         key = rollout_key(row)
         if key is not None:
-            failed = {"class": sidecar.get(keys.FAILURE_CLASS), "kind": sidecar.get(keys.FAILURE_KIND)}
-            self._prior_failures.setdefault(key, []).append({**failed, "attempt": attempt_of(row)})
+            self._prior_failures.setdefault(key, []).append(prior_failure(sidecar, attempt_of(row)))
 
     def _check_reachable(self, target: Target, failure: RunFailure) -> None:
         """End the run when a place cannot be reached: every further row would fail the same way, only slower."""
@@ -324,10 +325,9 @@ class RolloutExecutor:
             result[keys.RUN_ID] = self._run_id
 
     def _log_failure(self, row: JsonObject, sidecar: Mapping[str, Any]) -> None:
-        # The kind is what the counts of the run go by; the class says the same of a failure without one.
-        kind = sidecar.get(keys.FAILURE_KIND) or sidecar.get(keys.FAILURE_CLASS)
         said = str(sidecar.get(keys.FAILURE_MESSAGE) or sidecar.get(keys.FAILURE_REASON) or "")
-        logger.warning("%s failed: %s: %s", row_summary(row), kind, cut_middle(" ".join(said.split()), _LOGGED_MESSAGE))
+        said = cut_middle(" ".join(said.split()), _LOGGED_MESSAGE)
+        logger.warning("%s failed: %s: %s", row_summary(row), count_label(sidecar), said)
 
 
 def omitted_rollout_record(

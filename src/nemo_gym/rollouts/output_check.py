@@ -19,7 +19,7 @@ from nemo_gym.records.status import decode_status
 from nemo_gym.rollouts.progress import CollectionObserver
 from nemo_gym.store.atomic import sync_folder
 from nemo_gym.store.jsonl import read_objects
-from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file, rollouts_files
+from nemo_gym.store.run_files import HEALTH_REPORTS, RunFiles, names_another_file, runs_named_by
 
 _PROBES = 100
 _MAX_STEM_BYTES = 190
@@ -88,8 +88,7 @@ def check_no_run(path: Path) -> None:
     """Raise ConfigError when a file of a run lies at `path`: for commands that write something else."""
     if not path.is_file() or path.stat().st_size == 0:
         return
-    for rollouts in rollouts_files([path, *path.parent.glob("*.jsonl")]):
-        files = RunFiles(rollouts)
+    for files in runs_named_by(path):
         if path in files.derived() and is_earlier_run(files):
             raise ConfigError(
                 f"`{path}` is a file of the run `{files.rollouts}`, and was not touched. Name another file."

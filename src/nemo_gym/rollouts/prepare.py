@@ -21,7 +21,7 @@ from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.rows import RolloutKey, agent_name_of, is_index
 from nemo_gym.rollouts.rollout_ids import RolloutIds
 from nemo_gym.rollouts.row_places import POSITIONS, RowPlaces
-from nemo_gym.rollouts.settings import DEFAULT_KEY
+from nemo_gym.rollouts.settings import DEFAULT_KEY, check_fan_out, is_name
 from nemo_gym.rollouts.topology import AGENTS, SourceResolver, Topology
 from nemo_gym.store.jsonl import decode_line, read_lines
 from nemo_gym.store.key_set import RolloutKeySet
@@ -244,21 +244,14 @@ def _check_expansion(
 ) -> None:
     """Raise ConfigError for what would make rows vanish, or run twice without being meant to."""
     for key, target in agent_map.items():
-        if not _is_name(target):
+        if not is_name(target):
             raise ConfigError(f"`agent_map.{key}` names no agent: `{target}`")
-    for key, targets in fan_out.items():
-        names = [] if isinstance(targets, str) else list(targets)
-        if not names or not all(_is_name(name) for name in names) or len(set(names)) != len(names):
-            raise ConfigError(f"`fan_out.{key}` needs a list of at least one agent, each only once, not `{targets}`")
+    check_fan_out(fan_out)
     repeats: Mapping[str, object] = num_repeats if isinstance(num_repeats, Mapping) else {"": num_repeats}
     for key, number in repeats.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             name = f"num_repeats.{key}" if key else "num_repeats"
             raise ConfigError(f"`{name}` must be a whole number, 1 or more, not `{number}`")
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def input_rows(path: str | Path, limit: int | None) -> Iterator[tuple[JsonObject, bytes, int]]:

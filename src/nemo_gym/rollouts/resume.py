@@ -15,6 +15,7 @@ from nemo_gym.records.failures import (
     is_attempt,
     is_terminal_failure,
     observed_elapsed,
+    prior_failure,
 )
 from nemo_gym.records.rows import RolloutKey, rollout_key
 from nemo_gym.store.atomic import staged
@@ -118,9 +119,7 @@ def plan_resume(
         attempt = plan.attempts.get(key, 0)
         plan.attempts[key] = attempt + 1
         plan.last_kind[key] = count_label(row)
-        plan.prior_failures.setdefault(key, []).append(
-            {"class": row.get(keys.FAILURE_CLASS), "kind": row.get(keys.FAILURE_KIND), "attempt": attempt}
-        )
+        plan.prior_failures.setdefault(key, []).append(prior_failure(row, attempt))
         if is_terminal_failure(row, retry_terminal_timeouts=retry_terminal_timeouts):
             plan.terminal.add(key)
     plan.exhausted = {key for key, attempts in plan.attempts.items() if attempts >= max_attempts}

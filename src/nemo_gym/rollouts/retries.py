@@ -32,7 +32,3 @@ class Retries:
         self.left -= 1
         self.made += 1
         return pause
-
-
-NO_RETRIES = Retries(0)
-"""For runs that try each rollout once; nothing is ever taken from it."""

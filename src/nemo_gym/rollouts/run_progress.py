@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from nemo_gym.rollouts.batch_status import RunStatusTracker
 from nemo_gym.rollouts.record import reward_of
 from nemo_gym.store.jsonl import read_lines, read_objects
 from nemo_gym.store.rollout_store import read_manifest, read_status
-from nemo_gym.store.run_files import RESERVED_SUFFIXES, STATUS, RunFiles, find_rollouts_files, shard_label_of
+from nemo_gym.store.run_files import STATUS, RunFiles, find_rollouts_files, runs_named_by, shard_label_of
 
 STALE_AFTER_S = 60.0
 """Three times as long as a live run is silent (`batch_status.HEARTBEAT_S`)."""
@@ -85,16 +84,10 @@ def _runs_at(path: Path) -> list[RunFiles]:
     if path.name.endswith(f"{STATUS}.json"):
         return [RunFiles(_output_of(path))] if path.exists() else []
     files = RunFiles(path)
-    if path.exists() and not files.is_described():
+    if path.exists():
         # A sidecar or a manifest is no run; the one that it is of is meant.
-        files = next((of for of in _runs_beside(path) if of.is_described()), files)
+        files = next((run for run in runs_named_by(path) if run.is_described()), files)
     return [files] if _is_run(files) else []
-
-
-def _runs_beside(path: Path) -> Iterator[RunFiles]:
-    for suffix in RESERVED_SUFFIXES:
-        if path.stem.endswith(suffix):
-            yield RunFiles(path.with_name(f"{path.stem.removesuffix(suffix)}.jsonl"))
 
 
 def _is_run(files: RunFiles) -> bool:

@@ -7,7 +7,7 @@ that nothing reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -21,6 +21,19 @@ DEFAULT_KEY = "_default"
 """In `agent_map` and `num_repeats`: what applies to everything not named."""
 
 _SettingsT = TypeVar("_SettingsT", bound=BaseModel)
+
+
+def check_fan_out(fan_out: Mapping[str, Sequence[object]]) -> None:
+    """Raise ConfigError for targets that would make rows vanish, or run twice without being meant to."""
+    for key, targets in fan_out.items():
+        names = [] if isinstance(targets, str) else list(targets)
+        if not names or not all(map(is_name, names)) or len(set(names)) != len(names):
+            raise ConfigError(f"`fan_out.{key}` needs a list of at least one agent, each only once, not `{targets}`")
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value can name an agent."""
+    return isinstance(value, str) and bool(value)
 
 
 class _Settings(BaseModel):
@@ -193,9 +206,7 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
             if named is not None and named != self.agent_name:
                 raise ValueError(f"`--agent {self.agent_name}` (`agent_name`) contradicts `agent_map._default={named}`")
             self.agent_map = {**(self.agent_map or {}), DEFAULT_KEY: self.agent_name}
-        for key, targets in (self.fan_out or {}).items():
-            if not all(targets) or not targets or len(set(targets)) != len(targets):
-                raise ValueError(f"`fan_out.{key}` needs at least one agent, and each only once")
+        check_fan_out(self.fan_out or {})
         if self.dispatch_budget_s is not None and self.num_samples_in_parallel is None:
             raise ValueError(
                 "`dispatch_budget_s` needs `--concurrency N` (`num_samples_in_parallel`): without it every row starts "

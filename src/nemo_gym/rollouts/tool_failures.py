@@ -10,6 +10,7 @@ from typing import Any
 
 from nemo_gym.records import keys
 from nemo_gym.records.codec import JsonObject
+from nemo_gym.records.failures import cut
 
 NAMES_COUNTED = 1000
 """So many names are told apart: a model may call tools by any name that it makes up."""
@@ -68,5 +69,5 @@ def _count(tool: Mapping[str, Any], name: str) -> int:
 
 def _shown(name: str) -> str:
     """Return a name as a terminal may show it: what is no plain word is shown as JSON, in ASCII."""
-    cut = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-    return name if cut == name and _PLAIN_NAME.fullmatch(name) else json.dumps(cut).replace("\x7f", "\\u007f")
+    short = cut(name, _LONGEST_NAME)
+    return name if short == name and _PLAIN_NAME.fullmatch(name) else json.dumps(short).replace("\x7f", "\\u007f")

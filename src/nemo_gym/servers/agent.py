@@ -6,11 +6,11 @@ import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from fastapi import Body, FastAPI, Request, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.analysis import AggregateMetricsMixin
@@ -23,10 +23,19 @@ from nemo_gym.capture.correlation import (
     split_rollout_path,
     url_path_for_request,
 )
-from nemo_gym.errors import RemoteError
+from nemo_gym.errors import ConfigError, RemoteError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.failure_kinds import VERIFIER_ERROR
+from nemo_gym.records.observation_models import AgentObservationBundle
 from nemo_gym.servers.agent_evidence import attach_evidence, take_evidence
+from nemo_gym.servers.agent_session_types import (
+    AgentCloseSessionRequest,
+    AgentCloseSessionResponse,
+    AgentSeedSessionRequest,
+    AgentSeedSessionResponse,
+    ToolAccess,
+)
+from nemo_gym.servers.agent_sessions import AgentSession, AgentSessionMiddleware, AgentSessions
 from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.boundary import ErrorAnswer, plain_error
 from nemo_gym.servers.http import get_response_json, raise_for_status
@@ -52,7 +61,8 @@ _PREFIXES = (
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """An agent server's own configuration; times are seconds.
 
-    `tool_accesses` are grants by unique name, which a session's own grants overlay.
+    `tool_accesses` are grants by unique name, which a session's own grants overlay. The answer to the close of a
+    session is given again for `session_close_retry_window_seconds`.
     """
 
     session_close_retry_window_seconds: float = Field(default=300.0, gt=0, allow_inf_nan=False)
@@ -109,13 +119,60 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     def setup_webserver(self) -> FastAPI:
         """Return the app; an override calls this one and adds its routes."""
         app = new_app()
+        app.state.agent_sessions = self._new_sessions()
+        app.add_middleware(cast(Any, AgentSessionMiddleware), sessions=app.state.agent_sessions, ends=RESPONSES_PATH)
         self.setup_session_middleware(app)
         app.add_middleware(_CurrentRollout)
         for prefix in _PREFIXES:
             app.post(prefix + RESPONSES_PATH)(self.responses)
+        app.post("/v1/agent_sessions")(self.seed_agent_session)
+        app.post("/v1/agent_sessions/close")(self.end_agent_session)
         app.post("/run")(_in_rollout_context(self.run))
         app.post("/aggregate_metrics")(self.aggregate_metrics)
         return app
+
+    def _new_sessions(self) -> AgentSessions:
+        try:
+            granted = TypeAdapter(list[ToolAccess]).validate_python(self.config.tool_accesses)
+        except ValidationError as error:
+            raise ConfigError(f"`tool_accesses` of `{self.config.name}` are no grants: {error}") from error
+        return AgentSessions(
+            window_s=self.config.session_close_retry_window_seconds,
+            granted=granted,
+            opened=self.open_agent_session,
+            closing=self.close_agent_session,
+        )
+
+    async def seed_agent_session(
+        self, request: Request, body: AgentSeedSessionRequest = Body()
+    ) -> AgentSeedSessionResponse:
+        """Open a session in which this agent is activated several times, bound to the caller's cookie."""
+        if (self.config.num_workers or 1) > 1:
+            raise ConfigError(
+                f"`{self.config.name}` has {self.config.num_workers} workers, and a session lives in one of them: "
+                "agent sessions need `num_workers: 1`"
+            )
+        sessions: AgentSessions = request.app.state.agent_sessions
+        return await sessions.seed(body, request.session)
+
+    async def end_agent_session(
+        self, request: Request, body: AgentCloseSessionRequest = Body()
+    ) -> AgentCloseSessionResponse:
+        """Close a session, and return what was observed in it."""
+        sessions: AgentSessions = request.app.state.agent_sessions
+        return await sessions.close(body, request.session)
+
+    async def open_agent_session(self, session: AgentSession) -> None:
+        """Set up what a session needs; an agent that holds nothing leaves this as it is."""
+
+    async def close_agent_session(self, session: AgentSession) -> AgentObservationBundle | None:
+        """Release what a session holds and return what was observed; may be called again when it raised."""
+        return session.bundle()
+
+    def agent_session_of(self, request: Request) -> AgentSession | None:
+        """Return the session that an activation belongs to, None for one outside of any."""
+        session: AgentSession | None = getattr(request.state, "agent_session", None)
+        return session
 
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
         """Return the metrics of result rows, with this agent's hooks."""

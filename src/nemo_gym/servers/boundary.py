@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.capture.shared_timer import SharedTimer
-from nemo_gym.errors import GymError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.refused_body import refused_body_text
 from nemo_gym.records.server_failure import failed_server, failure_text
@@ -55,7 +54,7 @@ def describe(error: BaseException) -> str:
         return failure_text(error.headers, f"`{error.request_info.real_url}`", error.status, shown)
     if isinstance(error, ResponseValidationError):
         return _unfit_answer(error)
-    return str(error) if isinstance(error, GymError) else repr(error)
+    return repr(error)
 
 
 def _unfit_answer(error: ResponseValidationError) -> str:

@@ -108,7 +108,7 @@ def _is_answer(dialect: Dialect, found: dict[str, Any]) -> bool:
     What else is served under 200, such as a gateway's `{"status": "ok"}`, would be converted to an empty answer, which
     a verifier would judge.
     """
-    is_failure = bool(found.get("error")) or found.get("type") == "error" or found.get("status") == "failed"
+    is_failure = conversion.is_failed(found) if dialect == "responses" else conversion.is_error(dialect, found)
     return is_failure or isinstance(found.get(_HOLDS[dialect]), list)
 
 

@@ -97,6 +97,13 @@ def writing(what: str, *paths: str | Path, instead: str) -> Iterator[None]:
         ) from error
 
 
+def is_at(fd: int, path: Path) -> bool:
+    """Return whether an open file is the one that has the name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), path.stat())
+    return False
+
+
 def sync_folder(folder: str | Path) -> None:
     """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -6,7 +6,6 @@ take what ends in a newline, and a last line without one only when it is JSON.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import msgspec
 
 from nemo_gym.errors import DataError
 from nemo_gym.records.codec import JsonObject, decode_object
+from nemo_gym.store.atomic import is_at
 from nemo_gym.store.loop_sync import LoopSync
 from nemo_gym.store.page_cache import WrittenPages
 
@@ -103,15 +103,16 @@ def repair_tail(path: str | Path) -> Literal["completed", "dropped"] | None:
         start, tail = _last_line(file, size)
         if not tail.strip():
             return None
+        terminated = b"\n" in tail  # blanks without a newline may stand behind it
         try:
             decode_object(tail)
         except ValueError:
-            if tail.endswith(b"\n") and not _breaks_off(tail):
+            if terminated and not _breaks_off(tail):
                 return None  # damaged in another way: who reads it says so
             file.truncate(start)
             outcome: Literal["completed", "dropped"] = "dropped"
         else:
-            if tail.endswith(b"\n"):
+            if terminated:
                 return None
             file.seek(size)
             file.write(b"\n")
@@ -216,10 +217,6 @@ class LineAppender:
             self._fd = -1
 
     def _check_there(self) -> None:
-        about = os.fstat(self._fd)
-        if about.st_nlink:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(about, self.path.stat()):  # some file systems count no links
-                return
-        raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
+        # Some file systems count no links.
+        if not os.fstat(self._fd).st_nlink and not is_at(self._fd, self.path):
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nemo_gym.errors import BoundaryError
+from nemo_gym.store.atomic import is_at
 
 _FOLDER_TRIES = 100
 
@@ -32,7 +33,7 @@ class RunLock:
         """Take the lock; raises RunLockedError when someone else holds it."""
         while True:
             fd = self._locked()
-            if _is_at(fd, self.path):
+            if is_at(fd, self.path):
                 break
             os.close(fd)  # its holder removed it between our two steps
         os.ftruncate(fd, 0)
@@ -61,16 +62,18 @@ class RunLock:
         return self.path.with_name(self.path.name.removeprefix(".").removesuffix(".lock"))
 
     def _opened(self) -> int:
-        for further_tries in range(_FOLDER_TRIES if self._make_folder else 0, -1, -1):
+        further_tries = _FOLDER_TRIES if self._make_folder else 0
+        while True:
             try:
                 if self._make_folder:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                 return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:
-                # A run beside this one that came to nothing took the folder away again, between our two steps.
+            except (FileNotFoundError, FileExistsError):
+                # A run beside this one that came to nothing took the folder away again, between two of our steps: a
+                # folder that is gone before `mkdir` has looked whether it is one counts as a file in the way.
                 if not further_tries:
                     raise
-        raise AssertionError("the last try returns or raises")
+                further_tries -= 1
 
     def remove(self) -> None:
         """Remove the file of a lock that is held; it is given back as ever."""
@@ -93,10 +96,3 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    """Return whether an open file is the one that has the name."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(fd), path.stat())
-    return False

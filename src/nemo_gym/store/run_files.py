@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 FAILURES = "_failures"
@@ -116,6 +116,15 @@ class RunFiles:
             self.aggregate_metrics,
             self.coverage,
         )
+
+
+def runs_named_by(path: str | Path) -> Iterator[RunFiles]:
+    """Yield the runs that a file can be of, by its name: the one that is written to it, and those it lies beside."""
+    path = Path(path)
+    yield RunFiles(path)
+    for suffix in RESERVED_SUFFIXES:
+        if path.stem.endswith(suffix):
+            yield RunFiles(path.with_name(f"{path.stem.removesuffix(suffix)}.jsonl"))
 
 
 def failures_path_for(output: str | Path) -> Path:

@@ -6,7 +6,7 @@ name places in the record, never the text of a payload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,8 @@ from nemo_gym.records.evidence import (
     AgentObservationBundle,
     ContextCompactionObservation,
     ModelCallRef,
+    Observation,
+    SandboxObservation,
     TrajectoryModelCall,
     TrajectoryRecord,
     ValidationError,
@@ -27,10 +29,12 @@ from nemo_gym.records.gaps import (
     OWNERSHIP_UNAVAILABLE,
     PROJECTION_FAILED,
     REFERENCE_CODES,
+    REFERENCE_UNAVAILABLE,
     TURN_SCOPE_INCOMPLETE,
     TURNS_UNAVAILABLE,
 )
 from nemo_gym.records.matching import CallIndex
+from nemo_gym.testing.history import history_problems
 
 ROWS: Mapping[str, str] = MappingProxyType(
     {
@@ -50,7 +54,8 @@ ROWS: Mapping[str, str] = MappingProxyType(
 _DIALECTS = frozenset({"responses", "chat", "messages"})
 _TERMINAL = frozenset({"completed", "failed", "timeout", "cancelled"})
 _CAPTURE_ROWS = frozenset({"TE-1", "TE-4", "TE-7", "TE-8", "TE-9"})
-_INPUT_KEYS = ("input", "messages")
+_UNOWNED = REFERENCE_CODES | {REFERENCE_UNAVAILABLE, OWNERSHIP_UNAVAILABLE}
+_SANDBOX_FAILURES = frozenset({"failed", "oom", "sandbox_error"})
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class _View:
     index: CallIndex
     owners: dict[int, list[str]] = field(default_factory=dict)
     loose: list[str] = field(default_factory=list)
+    loose_compactions: list[str] = field(default_factory=list)
     helpers: set[int] = field(default_factory=set)
 
     @property
@@ -75,18 +81,28 @@ def check_record(record: Mapping[str, Any]) -> dict[str, list[str]]:
         trajectory = read(TrajectoryRecord, record.get(keys.TRAJECTORY))
     except ValidationError as error:
         problem = f"`{keys.TRAJECTORY}` is missing or invalid: {error}"
-        return {row: [problem] for row in ROWS if row != "TE-6"} | {"TE-6": _verifier_outcome(record)}
-    view = _view(record, trajectory)
+        outcome = _verifier_outcome(record) + _sandboxes(_observed(record))
+        return {row: [problem] for row in ROWS if row != "TE-6"} | {"TE-6": outcome}
+    observed = _observed(record)
+    view = _view(record, trajectory, observed)
     problems = {row: check(view) for row, check in _CHECKS.items()}
     capture_gaps = sorted(
         code for code in view.gaps if code.startswith("model_call_capture") or code == OBSERVATION_JOIN_FAILED
     )
     for row in _CAPTURE_ROWS:
         problems[row] += [f"gap `{code}`" for code in capture_gaps]
-    return problems | {"TE-6": _verifier_outcome(record)}
+    return problems | {"TE-6": _verifier_outcome(record) + _sandboxes(observed)}
 
 
-def _view(record: Mapping[str, Any], trajectory: TrajectoryRecord) -> _View:
+def _observed(record: Mapping[str, Any]) -> Sequence[Observation]:
+    """Return the records of the bundle; none when it is missing or invalid, which its gaps say."""
+    try:
+        return read(AgentObservationBundle, record.get(keys.AGENT_OBSERVATIONS)).records
+    except ValidationError:
+        return ()
+
+
+def _view(record: Mapping[str, Any], trajectory: TrajectoryRecord, observed: Sequence[Observation]) -> _View:
     view = _View(record, trajectory, CallIndex(trajectory.model_calls))
     for invocation in trajectory.invocations:
         for at, ref in enumerate(invocation.model_calls):
@@ -95,21 +111,27 @@ def _view(record: Mapping[str, Any], trajectory: TrajectoryRecord) -> _View:
                 view.owners.setdefault(found[0], []).append(invocation.invocation_id)
             else:
                 view.loose.append(f"invocation `{invocation.invocation_id}`, reference {at}: {len(found)} calls fit")
-    try:
-        bundle = read(AgentObservationBundle, record.get(keys.AGENT_OBSERVATIONS))
-    except ValidationError:
-        return view  # without a bundle nothing says which calls are helpers
-    for observed in bundle.records:
-        if isinstance(observed, ContextCompactionObservation):
-            view.helpers.update(at for ref in observed.model_calls for at in view.index.match(ref))
+    for number, compaction in enumerate([item for item in observed if isinstance(item, ContextCompactionObservation)]):
+        for ref in compaction.model_calls:
+            view.helpers.update(view.index.match(ref))
+        boundaries = [ref for ref in (compaction.before_model_call, compaction.after_model_call) if ref is not None]
+        for ref in (*compaction.model_calls, *boundaries):
+            fitting = len(view.index.match(ref))
+            if fitting != 1:
+                view.loose_compactions.append(f"compaction {number}: {fitting} calls fit a reference")
     return view
+
+
+def _says(text: str | None) -> bool:
+    """Return whether an id or a name has a visible character."""
+    return bool(text and text.strip())
 
 
 def _call_status(view: _View) -> list[str]:
     problems = [] if view.trajectory.model_calls else ["there is no model call"]
     for at, call in enumerate(view.trajectory.model_calls):
         facts, where = call.response_metadata, f"model_calls[{at}]"
-        if not call.model_call_id:
+        if not _says(call.model_call_id):
             problems.append(f"{where}: no id")
         if facts.model_ref is None:
             problems.append(f"{where}: no model_ref")
@@ -119,7 +141,7 @@ def _call_status(view: _View) -> list[str]:
             problems.append(f"{where}: start or end is unknown")
         if not _ending_is_explicit(call):
             problems.append(f"{where}: how it ended is not said")
-        if not facts.response_id and not failed(call):
+        if not _says(facts.response_id) and not failed(call):
             problems.append(f"{where}: no response id")
     return problems
 
@@ -145,10 +167,14 @@ def _turns(view: _View) -> list[str]:
         for code in (TURNS_UNAVAILABLE, "turn_evidence_incomplete", PROJECTION_FAILED)
         if code in view.gaps
     ]
+    if not (_says(view.trajectory.task_id) and _says(view.trajectory.rollout_id)):
+        problems.append("the trajectory does not say its task or its rollout")
     if not view.trajectory.turns:
         problems.append("there is no turn")
     names = {invocation.invocation_id for invocation in view.trajectory.invocations}
     for at, turn in enumerate(view.trajectory.turns):
+        if "resolved" not in view.record[keys.TRAJECTORY]["turns"][at]:
+            problems.append(f"turns[{at}]: whether the task is solved is neither said nor said to be unknown")
         if turn.invocation_id not in names:
             problems.append(f"turns[{at}]: its invocation is not listed")
         if turn.timestamp < 0:
@@ -157,18 +183,7 @@ def _turns(view: _View) -> list[str]:
 
 
 def _history(view: _View) -> list[str]:
-    problems = []
-    for at, call in enumerate(view.trajectory.model_calls):
-        request = call.request
-        if not isinstance(request, dict) or not any(request.get(key) for key in _INPUT_KEYS):
-            problems.append(f"model_calls[{at}]: no input in its request")
-        elif previous := request.get("previous_response_id"):
-            earlier = [other.response_metadata.response_id for other in view.trajectory.model_calls[:at]]
-            if earlier.count(previous) != 1:
-                problems.append(f"model_calls[{at}]: the response it goes on from is not saved")
-        if not failed(call) and not isinstance(call.response, dict):
-            problems.append(f"model_calls[{at}]: no response body")
-    return problems
+    return history_problems(view.trajectory.model_calls)
 
 
 def _tools(view: _View) -> list[str]:
@@ -182,7 +197,7 @@ def _tools(view: _View) -> list[str]:
         where = f"tool_calls[{at}]"
         if tool.status not in _TERMINAL:
             problems.append(f"{where}: how it ended is not said")
-        if not tool.tool_name:
+        if not _says(tool.tool_name):
             problems.append(f"{where}: no name")
         if not isinstance(tool.output, (str, list, dict)):
             problems.append(f"{where}: no output")
@@ -209,6 +224,19 @@ def _verifier_outcome(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _sandboxes(observed: Sequence[Observation]) -> list[str]:
+    """Return what sandboxes, where there are any, do not say of themselves."""
+    problems = []
+    for number, sandbox in enumerate([item for item in observed if isinstance(item, SandboxObservation)]):
+        if not _says(sandbox.sandbox_id):
+            problems.append(f"sandbox {number}: no id")
+        if sandbox.outcome == "unknown":
+            problems.append(f"sandbox {number}: how it ended is not said")
+        if sandbox.outcome in _SANDBOX_FAILURES and not _says(sandbox.error_type):
+            problems.append(f"sandbox {number}: why it failed is not said")
+    return problems
+
+
 def _payloads(view: _View) -> list[str]:
     problems = []
     for at, call in enumerate(view.trajectory.model_calls):
@@ -222,8 +250,10 @@ def _payloads(view: _View) -> list[str]:
 
 def _run_join(view: _View) -> list[str]:
     problems = list(view.loose) if view.trajectory.invocations else ["there is no invocation"]
-    problems += [f"gap `{code}`" for code in sorted(view.gaps & {*REFERENCE_CODES, OWNERSHIP_UNAVAILABLE})]
+    problems += [f"gap `{code}`" for code in sorted(view.gaps & _UNOWNED)]
     parents = {item.invocation_id: item.parent_invocation_id for item in view.trajectory.invocations}
+    if not all(map(_says, parents)):
+        problems.append("an invocation has a blank id")
     for name, parent in parents.items():
         if parent is not None and parent not in parents:
             problems.append(f"invocation `{name}`: its parent is not listed")
@@ -241,7 +271,7 @@ def _run_join(view: _View) -> list[str]:
 
 
 def _turn_join(view: _View) -> list[str]:
-    problems = [] if view.trajectory.turns else ["there is no turn"]
+    problems = [*([] if view.trajectory.turns else ["there is no turn"]), *view.loose_compactions]
     if TURN_SCOPE_INCOMPLETE in view.gaps:
         problems.append(f"gap `{TURN_SCOPE_INCOMPLETE}`")
     named: dict[int, int] = {}

@@ -1,53 +1,64 @@
-"""What a resources server with typed sessions owes whoever opens and closes them."""
+"""Whether a resources server keeps the rules of sessions that are named by an id, asked of its real app.
+
+The rules hold for retries: what opens or closes a session may be sent twice, and a request that comes late must not
+open again what was closed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from nemo_gym.base_resources_server import ResourcesSeedSessionRequest
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
 
-UNKNOWN_SESSION = "session-that-was-never-seeded"
+SEED_PATH, CLOSE_PATH = "/seed_session", "/close_session"
+_ID = "resources_session_id"
+_EXCERPT = 300
 
 
-def check_resources_session_contract(
-    app: ASGIApp, seed: ResourcesSeedSessionRequest | Mapping[str, Any], *, keeps_state: bool
-) -> None:
-    """Raise AssertionError where an app breaks a rule of sessions; `seed` is a body of `/seed_session`.
+def check_resources_session_contract(app: ASGIApp, seed: BaseModel | Mapping[str, Any], *, keeps_state: bool) -> None:
+    """Seed, seed again, close twice, close an unknown session, and seed late; AssertionError says which rule is broken.
 
-    Seeding an id twice gives the same session. Closing is idempotent, also for an id that was never seeded. With
-    `keeps_state` an id that was closed is not seeded again.
+    `app` is what `setup_webserver` returns. `seed` is the body of a typed seed request. With `keeps_state` a seed after
+    the close must be refused, with any status from 400; a server without state of its own may answer it.
     """
-    from starlette.testclient import TestClient  # its HTTP client is not needed elsewhere
+    body = seed.model_dump(mode="json") if isinstance(seed, BaseModel) else dict(seed)
+    closing = {key: body[key] for key in (_ID, "episode_id")}
+    unknown = {**closing, _ID: f"{body[_ID]}-never-seeded"}
+    # Here, since only tests need a client for an app in the same process.
+    from starlette.testclient import TestClient
 
-    request = ResourcesSeedSessionRequest.model_validate(seed)
-    body = request.model_dump(mode="json")
-    session_id = request.resources_session_id
-    client = TestClient(app, raise_server_exceptions=False)
-
-    for turn in ("first", "second"):
-        # The second caller has no cookie of the first one: the id alone names the session.
-        answer = TestClient(app, raise_server_exceptions=False).post("/seed_session", json=body)
-        _expect(answer.status_code == 200, f"the {turn} seed of `{session_id}` answered {answer.status_code}", answer)
-        given = answer.json().get("resources_session_id")
-        _expect(given == session_id, f"the {turn} seed of `{session_id}` answered the session `{given}`", answer)
-    for closed_id in (session_id, session_id, UNKNOWN_SESSION):
-        closing = {"resources_session_id": closed_id, "episode_id": body["episode_id"]}
-        answer = client.post("/close_session", json=closing)
-        _expect(answer.status_code == 200, f"closing `{closed_id}` answered {answer.status_code}", answer)
-        given = answer.json().get("resources_session_id")
-        _expect(given == closed_id, f"closing `{closed_id}` answered the session `{given}`", answer)
-    if keeps_state:
-        answer = client.post("/seed_session", json=body)
-        _expect(
-            answer.status_code >= 400,
-            f"`{session_id}` was closed, and seeding it again answered {answer.status_code} as if its state were there",
-            answer,
-        )
+    with TestClient(app, raise_server_exceptions=False) as client:
+        first = _session_of(client, SEED_PATH, body, "a seed")
+        again = _session_of(client, SEED_PATH, body, "the same seed again")
+        if first != again:
+            raise AssertionError(f"the same seed twice must name the same session; it answered {first}, then {again}")
+        _session_of(client, CLOSE_PATH, closing, "a close")
+        _session_of(client, CLOSE_PATH, closing, "a second close")
+        _session_of(client, CLOSE_PATH, unknown, "a close of a session that was never seeded")
+        late = client.post(SEED_PATH, json=body)
+        if keeps_state and late.status_code < 400:
+            raise AssertionError(
+                f"a seed that comes after the close of its session must be refused, or it opens a session that nobody "
+                f"closes; it was answered {late.status_code}"
+            )
+        _session_of(client, CLOSE_PATH, closing, "a close after the late seed")
 
 
-def _expect(holds: bool, what: str, answer: Any) -> None:
-    if not holds:
-        raise AssertionError(f"{what}: {answer.text[:500]}")
+def _session_of(client: TestClient, path: str, body: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the answer to a request that must succeed for the session it names."""
+    answer = client.post(path, json=body)
+    if answer.status_code != 200:
+        said = answer.text[:_EXCERPT]
+        raise AssertionError(f"{what} must succeed; POST {path} was answered {answer.status_code}: {said}")
+    told = answer.json()
+    if not isinstance(told, dict) or told.get(_ID) != body[_ID]:
+        raise AssertionError(f"{what} must answer with its `{_ID}`, `{body[_ID]}`; POST {path} answered {told!r:.300}")
+    return told
+
+
+__all__ = ["check_resources_session_contract"]

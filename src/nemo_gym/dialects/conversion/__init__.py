@@ -11,7 +11,7 @@ from nemo_gym.dialects.conversion.chat_request_in import chat_request_to_respons
 from nemo_gym.dialects.conversion.chat_request_out import responses_request_to_chat
 from nemo_gym.dialects.conversion.chat_results import chat_response_to_responses, responses_to_chat_response
 from nemo_gym.dialects.conversion.chat_tools import custom_tools_as_functions
-from nemo_gym.dialects.conversion.envelope import is_error
+from nemo_gym.dialects.conversion.envelope import is_error, is_failed
 from nemo_gym.dialects.conversion.messages_request_in import messages_request_to_responses
 from nemo_gym.dialects.conversion.messages_request_out import responses_request_to_messages
 from nemo_gym.dialects.conversion.messages_results import (
@@ -41,6 +41,7 @@ __all__ = [
     "convert_response",
     "custom_tools_as_functions",
     "is_error",
+    "is_failed",
     "messages_request_to_responses",
     "messages_response_to_responses",
     "replay_events",

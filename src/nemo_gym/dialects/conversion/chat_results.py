@@ -11,6 +11,7 @@ from nemo_gym.dialects.conversion.envelope import (
     error_of_failed,
     error_said_in,
     failed_response,
+    is_error,
     is_failed,
     message_item,
     response_envelope,
@@ -43,7 +44,7 @@ def chat_response_to_responses(
     notes: Notes = []
     model = completion.get("model")
     choices = objects(completion.get("choices"))
-    if completion.get("error") and not choices:
+    if is_error("chat", completion):
         return failed_response(request, completion["error"], mint=mint, model=model), notes
     if len(choices) > 1:
         notes.append(f"{len(choices) - 1} further choices dropped")

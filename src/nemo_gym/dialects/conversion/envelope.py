@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nemo_gym.dialects.conversion.mint import Mint
-from nemo_gym.dialects.conversion.shapes import as_object, as_text
+from nemo_gym.dialects.conversion.shapes import as_text, objects
 from nemo_gym.dialects.errors import error_body, status_for_error
 from nemo_gym.dialects.names import Dialect
 from nemo_gym.records.codec import JsonObject
@@ -72,7 +72,7 @@ def failed_response(
     response = response_envelope(
         request, [], mint=mint, response_id=response_id, created_at=None, model=model, finish="stop", usage=None
     )
-    details = error if isinstance(error, dict) else {"message": str(error)}
+    details = _details(error)
     response["status"] = "failed"
     response["error"] = {
         "code": str(details.get("code") or details.get("type") or "server_error"),
@@ -93,23 +93,32 @@ def error_said_in(dialect: Dialect, error: JsonObject) -> JsonObject:
 
 
 def is_error(dialect: Dialect, answer: JsonObject) -> bool:
-    """Return whether a finished answer in Chat's or Messages' shape is an error object. A Response fails by status."""
+    """Return whether an answer in the shape of Chat or Messages is an error object; Responses have `is_failed`."""
     if dialect == "chat":
-        return bool(answer.get("error")) and not answer.get("choices")
-    return dialect == "messages" and answer.get("type") == "error"
+        return bool(answer.get("error")) and not objects(answer.get("choices"))
+    return dialect == "messages" and (
+        answer.get("type") == "error" or (bool(answer.get("error")) and "content" not in answer)
+    )
 
 
 def error_of_failed(response: JsonObject) -> JsonObject:
     """Return the error object of a Response that failed; one that names none gets its status as the message."""
-    error = as_object(response.get("error"))
+    error = _details(response.get("error"))
     return (
         error if error.get("message") else {**error, "message": f"the model call ended as `{response.get('status')}`"}
     )
 
 
+def _details(error: Any) -> JsonObject:
+    """Return an error as an object; a backend may say it in a text."""
+    if isinstance(error, dict):
+        return error
+    return {"message": str(error)} if error else {}
+
+
 def is_failed(response: JsonObject) -> bool:
     """Return whether a Response is an error and not an answer."""
-    return response.get("status") in ("failed", "cancelled") or isinstance(response.get("error"), dict)
+    return response.get("status") in ("failed", "cancelled") or bool(response.get("error"))
 
 
 def message_item(item_id: str, parts: list[JsonObject], *, finish: str = "stop") -> JsonObject:

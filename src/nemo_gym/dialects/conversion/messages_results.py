@@ -10,6 +10,7 @@ from nemo_gym.dialects.conversion.envelope import (
     error_of_failed,
     error_said_in,
     failed_response,
+    is_error,
     is_failed,
     message_item,
     response_envelope,
@@ -120,7 +121,7 @@ def messages_response_to_responses(
     """
     notes: Notes = []
     model = message.get("model")
-    if message.get("type") == "error" or (message.get("error") and "content" not in message):
+    if is_error("messages", message):
         return failed_response(request, message.get("error"), mint=mint, model=model), notes
     stop = message.get("stop_reason")
     finish = _FINISH_OF_STOP.get(str(stop), "stop")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nemo_gym.dialects.conversion.envelope import is_error
 from nemo_gym.dialects.conversion.replay_frames import DONE, plain_event
 from nemo_gym.dialects.conversion.shapes import as_object, objects
 from nemo_gym.records.codec import JsonObject
@@ -21,7 +22,7 @@ def chat_events(completion: JsonObject, *, include_usage: bool) -> Iterator[byte
 
     An error object is sent alone, without `[DONE]`.
     """
-    if completion.get("error") and not completion.get("choices"):
+    if is_error("chat", completion):
         yield plain_event({"error": completion["error"]})
         return
     base = {key: value for key, value in completion.items() if key not in _NOT_IN_CHUNKS}

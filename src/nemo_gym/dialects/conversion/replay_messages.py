@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nemo_gym.dialects.conversion.envelope import is_error
 from nemo_gym.dialects.conversion.replay_frames import named_event
 from nemo_gym.dialects.conversion.shapes import as_object, objects
 from nemo_gym.records.codec import JsonObject, encode
@@ -18,8 +19,8 @@ def messages_events(message: JsonObject) -> Iterator[bytes]:
 
     The start knows no stop reason and no output yet; both usage objects carry the cache counts.
     """
-    if message.get("type") == "error":
-        yield named_event(message)
+    if is_error("messages", message):
+        yield named_event({**message, "type": "error"})
         return
     usage = as_object(message.get("usage"))
     start = {key: message[key] for key in _STARTS_THE_MESSAGE if key in message}

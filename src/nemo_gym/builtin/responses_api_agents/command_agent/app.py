@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nemo_gym.base_responses_api_agent import (
+    AgentSession,
     BaseResponsesAPIAgentConfig,
     Body,
     SimpleResponsesAPIAgent,
@@ -99,6 +100,13 @@ class CommandAgent(SimpleResponsesAPIAgent):
         app = super().setup_webserver()
         app.post(TOOLS_PATH)(self.use_tool)
         return app
+
+    async def open_agent_session(self, session: AgentSession) -> None:
+        """Refuse: a program is started anew for each activation, so that nothing of one reaches the next."""
+        raise ConfigError(
+            f"agent `{self.config.name}` runs a program once and holds no sessions; an environment server that "
+            "activates an agent several times needs another one, such as `simple_agent`"
+        )
 
     async def use_tool(self, request: Request) -> Response:
         """Pass a tool call of a running program on to the resources server."""

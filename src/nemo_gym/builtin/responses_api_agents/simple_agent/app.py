@@ -11,8 +11,14 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
-from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
+from nemo_gym.base_responses_api_agent import (
+    AgentSession,
+    BaseResponsesAPIAgentConfig,
+    Body,
+    DirectHttpToolAccess,
+    SimpleResponsesAPIAgent,
+)
+from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import ROOT, observation_bundle, producer_trajectory
 from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged
 from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
@@ -22,7 +28,9 @@ from nemo_gym.records import codec, keys
 from nemo_gym.records.identity import trajectory_identity_of
 from nemo_gym.records.server_failure import failure_text
 from nemo_gym.rollout_correlation import rollout_context
-from nemo_gym.server_utils import get_response_json, raise_for_status
+from nemo_gym.rollout_observability import AgentObservationBundle
+from nemo_gym.server_utils import ClientResponse, get_response_json, raise_for_status
+from nemo_gym.server_utils import request as http_request
 from nemo_gym.servers.web import json_object_of, unfit_body
 
 logger = logging.getLogger(__name__)
@@ -88,18 +96,46 @@ class _Session:
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         """Run one tool; its body is what the model sees, whatever its status."""
-        resources = self.agent.config.resources_server
-        if resources is None:
-            raise ConfigError(f"agent `{self.agent.config.name}` has no `resources_server` to run the tool `{name}`")
         try:
-            answer = await self.agent.server_client.post(
-                server_name=resources.name, url_path=f"/{name}", json=arguments, cookies=self.resources_cookies
-            )
+            answer = await self._post_tool(name, arguments)
             content = await answer.read()
         except _UNANSWERED as error:
             return ToolReply(output=f"{type(error).__name__}: {error}", status=None)
         self.resources_cookies |= {cookie: morsel.value for cookie, morsel in answer.cookies.items()}
         return ToolReply(output=content.decode("utf-8", "replace"), status=answer.status)
+
+    async def _post_tool(self, name: str, arguments: dict[str, Any]) -> ClientResponse:
+        resources = self.agent.config.resources_server
+        if resources is None:
+            raise ConfigError(f"agent `{self.agent.config.name}` has no `resources_server` to run the tool `{name}`")
+        return await self.agent.server_client.post(
+            server_name=resources.name, url_path=f"/{name}", json=arguments, cookies=self.resources_cookies
+        )
+
+
+class _GrantedSession(_Session):
+    """The HTTP side of an activation in an agent session, whose tools are where its grant says."""
+
+    def __init__(self, agent: SimpleAgent, opened: AgentSession, *, model_path: str) -> None:
+        super().__init__(agent, model_path=model_path, cookies=opened.resources_cookies or {})
+        self.grant = _grant_of(opened, agent.config.resources_server)
+
+    async def _post_tool(self, name: str, arguments: dict[str, Any]) -> ClientResponse:
+        grant = self.grant
+        if grant is None:
+            raise ConfigError(
+                f"agent `{self.agent.config.name}` may not run the tool `{name}`: its session grants no tools over "
+                "HTTP; the seed of the session lists them in `tool_accesses`"
+            )
+        url, cookies = f"{grant.base_url.rstrip('/')}/{name}", {**grant.cookies, **self.resources_cookies}
+        return await http_request("POST", url, json=arguments, cookies=cookies, headers=grant.headers)
+
+
+def _grant_of(opened: AgentSession, resources: ResourcesServerRef | None) -> DirectHttpToolAccess | None:
+    """Return the grant of the agent's own resources server, else the only one there is."""
+    grants = {grant.name: grant for grant in opened.tool_accesses if isinstance(grant, DirectHttpToolAccess)}
+    own = grants.get(resources.name) if resources is not None else None
+    return own or (next(iter(grants.values())) if len(grants) == 1 else None)
 
 
 class SimpleAgent(SimpleResponsesAPIAgent):
@@ -111,6 +147,9 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         """Act once: a Response with everything produced; a correlated call carries its evidence on private keys."""
         params = await json_object_of(request)
         check_input(params)
+        opened = self.agent_session_of(request)
+        if opened is not None:
+            return await self._act_in(opened, params, request)
         session = _Session(
             self, model_path=self.url_path_for_request("/v1/responses", request), cookies=request.cookies
         )
@@ -126,6 +165,28 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         for cookie, value in {**session.resources_cookies, **session.model_cookies}.items():
             answer.set_cookie(cookie, value)
         return answer
+
+    async def _act_in(self, opened: AgentSession, params: dict[str, Any], request: Request) -> Response:
+        """Act once within an agent session, which keeps the evidence until it is closed."""
+        opened.activations += 1
+        number = opened.activations
+        session = _GrantedSession(self, opened, model_path=self.url_path_for_request("/v1/responses", request))
+        result = await self._converse(params, session, record_turns=False)
+        opened.resources_cookies = {**(opened.resources_cookies or {}), **session.resources_cookies}
+        if self.observability_enabled() and request.path_params.get("rollout_id") is not None:
+            bundle = observation_bundle(
+                result, model_ref=self._model_ref(), invocation=ROOT if number == 1 else f"activation-{number}"
+            )
+            opened.observed.append(AgentObservationBundle.model_validate(bundle))
+        return _json(dict(result.response))
+
+    async def open_agent_session(self, session: AgentSession) -> None:
+        """Refuse a session whose required tools this agent cannot call."""
+        for grant in session.tool_accesses:
+            if grant.required and not isinstance(grant, DirectHttpToolAccess):
+                raise ConfigError(
+                    f"agent `{self.config.name}` calls tools over plain HTTP only, and `{grant.name}` is `{grant.kind}`"
+                )
 
     async def run(self, request: Request) -> Response:
         """Run a whole rollout: seed the session, converse, verify; its result with the evidence beside it."""

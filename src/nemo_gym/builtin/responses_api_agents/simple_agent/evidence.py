@@ -14,12 +14,12 @@ ROOT = "root"
 SOURCE = "simple_agent"
 
 
-def observation_bundle(result: LoopResult, *, model_ref: dict[str, str]) -> dict[str, Any]:
-    """Return the `ng_agent_observations` of one conversation."""
+def observation_bundle(result: LoopResult, *, model_ref: dict[str, str], invocation: str = ROOT) -> dict[str, Any]:
+    """Return the `ng_agent_observations` of one conversation, whose id is `invocation`."""
     references = [_reference(call_id, response_id, model_ref) for call_id, response_id in result.calls]
-    invocation = {
+    conversation = {
         "kind": "agent_invocation",
-        "invocation_id": ROOT,
+        "invocation_id": invocation,
         "status": result.status,
         "duration_ms": result.duration_ms,
         "error_type": result.error_type,
@@ -29,7 +29,7 @@ def observation_bundle(result: LoopResult, *, model_ref: dict[str, str]) -> dict
     tools = [
         {
             "kind": "tool_call",
-            "invocation_id": ROOT,
+            "invocation_id": invocation,
             "tool_call_id": tool.call_id,
             "tool_name": tool.name,
             "started_at": tool.started_at,
@@ -42,11 +42,11 @@ def observation_bundle(result: LoopResult, *, model_ref: dict[str, str]) -> dict
         for tool in result.tools
     ]
     gaps = [
-        {"code": "model_call_reference_unavailable", "invocation_id": ROOT, "detail": f"call:{number}"}
+        {"code": "model_call_reference_unavailable", "invocation_id": invocation, "detail": f"turn:{number}"}
         for number, reference in enumerate(references, 1)
         if reference is None
     ]
-    return {"source": SOURCE, "records": [invocation, *tools], "gaps": gaps}
+    return {"source": SOURCE, "records": [conversation, *tools], "gaps": gaps}
 
 
 def producer_trajectory(

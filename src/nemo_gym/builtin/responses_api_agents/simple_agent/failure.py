@@ -6,24 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply
+from nemo_gym.dialects.conversion import is_failed
 from nemo_gym.dialects.errors import status_for_error
 from nemo_gym.records import keys
 
 _ABOUT_THE_CONVERSATION = frozenset({400, 413, 422})
 _REASON_LENGTH = 2000
-_NOT_FINISHED = frozenset({"failed", "cancelled"})
 
 
-def failed_reply(response: Mapping[str, Any], call_id: str | None) -> ModelReply | None:
+def failed_reply(response: dict[str, Any], call_id: str | None) -> ModelReply | None:
     """Return the reply of a call that was answered 200 with a Response that failed; None when it did not fail.
 
-    It has the HTTP status that its error means, so that it is treated as the same failure under that status is.
+    An object with an error is one, whatever its status says. The reply has the HTTP status that the error means, so
+    that it is treated as the same failure under that status is.
     """
-    status = response.get("status")
-    if not isinstance(status, str) or status not in _NOT_FINISHED:
+    if not is_failed(response):
         return None
+    status = "cancelled" if response.get("status") == "cancelled" else "failed"
     error, usage, response_id = response.get("error"), response.get("usage"), response.get("id")
-    said = error if isinstance(error, Mapping) else {}
+    said = error if isinstance(error, Mapping) else {"message": error}
     words = [str(word) for word in (said.get("message"), said.get("code")) if word]
     return ModelReply(
         response=None,

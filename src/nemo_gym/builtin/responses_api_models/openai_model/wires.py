@@ -17,6 +17,7 @@ from typing import Literal
 import aiohttp
 
 from nemo_gym.dialects import Dialect
+from nemo_gym.records import codec
 from nemo_gym.servers.http_session import get_global_aiohttp_client
 from nemo_gym.servers.upstream_client import UpstreamClient, shown_url
 
@@ -27,6 +28,7 @@ WIRE_PATHS: dict[Dialect, str] = {"responses": "/responses", "chat": "/chat/comp
 PROBE_TIMEOUT_S = 10.0
 
 NO_SUCH_ROUTE = frozenset({404, 405, 410, 501})
+_READ_BYTES = 4096
 _OF_THE_MOMENT = frozenset({408, 425, 429})
 _PREFERRED: dict[Dialect, tuple[Dialect, ...]] = {
     "responses": ("responses", "chat", "messages"),
@@ -134,13 +136,28 @@ async def _asked(url: str, headers: Mapping[str, str], timeout_s: float) -> Prob
             url, data=b"{}", headers={"Content-Type": "application/json", **headers}, timeout=limit
         ) as response:
             status = response.status
+            if status == 404 and _is_about_the_model(await response.content.read(_READ_BYTES), response.url.path):
+                return Probed(served=True, shown="404 for want of a model")
             if status in NO_SUCH_ROUTE:
                 return Probed(served=False, shown=str(status))
             if status >= 500 or status in _OF_THE_MOMENT:
                 return Probed(served=None, shown=str(status))
             # A page under 200 is what a proxy says when it has nobody to ask.
-            if status < 400 and not (await response.content.read(4096)).lstrip().startswith((b"{", b"[")):
+            if status < 400 and not (await response.content.read(_READ_BYTES)).lstrip().startswith((b"{", b"[")):
                 return Probed(served=None, shown=f"{status} without JSON")
             return Probed(served=True, shown=str(status))
     except (TimeoutError, aiohttp.ClientError, ValueError) as error:  # ValueError: some malformed URLs
         return Probed(served=None, shown=f"no answer ({type(error).__name__})")
+
+
+def _is_about_the_model(body: bytes, path: str) -> bool:
+    """Return whether a 404 is a route's own, which looks for the model before anything else and was told none.
+
+    What says that there is no such route names no model, unless as a part of the path that it repeats.
+    """
+    try:
+        error = codec.decode_object(body).get("error")
+    except ValueError:
+        return False
+    code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, error)
+    return code == "model_not_found" or (isinstance(message, str) and "model" in message.replace(path, "").lower())

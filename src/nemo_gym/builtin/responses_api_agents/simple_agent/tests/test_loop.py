@@ -113,6 +113,16 @@ async def test_a_response_that_failed_under_200_is_a_failed_call(
     assert (total["input_tokens"], total["output_tokens"]) == ((10, 2) if counted is None else (15, 3))
 
 
+@pytest.mark.parametrize("error", [{"code": "rate_limit_exceeded", "message": "slow down"}, "slow down"])
+@pytest.mark.parametrize("status", ["absent", None, "completed", "incomplete", ["failed"]])
+def test_an_object_with_an_error_is_a_failed_call_whatever_its_status_says(error: Any, status: Any) -> None:
+    reply = failed_reply({"output": [], "error": error} | ({} if status == "absent" else {"status": status}), "c1")
+    assert reply is not None
+    assert (reply.error_type, reply.response) == ("response_failed", None)
+    assert str(reply.error).startswith("the model's response is failed: slow down")
+    assert reply.status == (500 if isinstance(error, str) else 429)
+
+
 @pytest.mark.parametrize("status", ["completed", "incomplete", "in_progress", None, ["failed"]])
 def test_a_response_that_did_not_fail_is_no_failed_call(status: Any) -> None:
     assert failed_reply({"status": status, "output": [], "error": None}, "c1") is None
@@ -196,8 +206,8 @@ async def test_evidence_is_valid_names_every_call_and_measures_tools() -> None:
 async def test_a_call_without_any_id_is_a_gap_and_an_unknown_resolution_too() -> None:
     nameless = ModelReply(response={"output": [message()], "usage": None})
     result = await Scene(nameless).play()
-    assert [gap["code"] for gap in observation_bundle(result, model_ref=MODEL_REF)["gaps"]] == [
-        "model_call_reference_unavailable"
+    assert observation_bundle(result, model_ref=MODEL_REF)["gaps"] == [
+        {"code": "model_call_reference_unavailable", "invocation_id": "root", "detail": "turn:1"}
     ]
     gaps = producer_trajectory(result, task_id="7", rollout_id="7-0", model_ref=MODEL_REF, resolved=1)["gaps"]
     assert [gap["code"] for gap in gaps] == ["resolution_unavailable"]
