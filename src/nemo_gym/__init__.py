@@ -51,6 +51,7 @@ _BASES = {
         "Domain",
         "ModelServerRef",
     ),
+    "global_config": ("component_search_roots",),
     "openai_utils": (
         "NeMoGymAsyncOpenAI",
         "NeMoGymChatCompletion",

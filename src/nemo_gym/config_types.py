@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
+from nemo_gym.errors import (
+    ConfigError,
+    ConfigFileNotFoundError,
+    UnsupportedAgentPairingError,
+    UnsupportedModelPairingError,
+)
 from nemo_gym.records.keys import AGENT_REF as AGENT_REF_KEY
 from nemo_gym.records.keys import ROLLOUT_PATH_PREFIX, TOKEN_CAPTURE_PATH_SEGMENT
 from nemo_gym.servers.cli_config import BaseNeMoGymCLIConfig
@@ -80,6 +85,8 @@ __all__ = [
     "ServerInstanceConfigTypeAdapter",
     "ServerRef",
     "ServerTypeConfig",
+    "UnsupportedAgentPairingError",
+    "UnsupportedModelPairingError",
     "is_almost_server",
     "is_server_ref",
     "maybe_get_server_instance_config",

@@ -4,6 +4,7 @@
      ├─ UsageError                 you can fix it: a flag, a value, a name                      exit 2
      │   ├─ ConfigError            a configuration key, file or value (also a ValueError)
      │   │   ├─ ResumeRefusedError saved rollouts that belong to another configuration
+     │   │   ├─ UnsupportedPairingError  an agent or model type that an environment does not list; one class each
      │   │   └─ InputDataError     a file that the command was given is unreadable (also a DataError)
      │   ├─ ConfigFileNotFoundError  a named file is nowhere on the search path (also FileNotFoundError)
      │   └─ MissingExtraError      an optional dependency or its data is not installed
@@ -46,6 +47,18 @@ class ConfigError(UsageError, ValueError):
 
 class ResumeRefusedError(ConfigError):
     """The saved rollouts were made under a different configuration; nothing was touched."""
+
+
+class UnsupportedPairingError(ConfigError):
+    """An environment says what it works with, and this is not among it; the message lists what is."""
+
+
+class UnsupportedAgentPairingError(UnsupportedPairingError):
+    """The agent is not in the environment's `allowed_agents`."""
+
+
+class UnsupportedModelPairingError(UnsupportedPairingError):
+    """The type of model server is not in the environment's `allowed_model_types`."""
 
 
 class ConfigFileNotFoundError(UsageError, FileNotFoundError):

@@ -13,7 +13,12 @@ from nemo_gym.config.component_fields import config_fields
 from nemo_gym.config.names import IGNORED_KEYS
 from nemo_gym.config.roots import INSTALL_ROOT, component_config_files, component_search_roots, find_component
 from nemo_gym.config.servers import ServerBlock
-from nemo_gym.errors import ConfigError, ConfigFileNotFoundError
+from nemo_gym.errors import (
+    ConfigError,
+    ConfigFileNotFoundError,
+    UnsupportedAgentPairingError,
+    UnsupportedModelPairingError,
+)
 
 Load = Callable[..., ResolvedConfig]
 Write = Callable[..., Path]
@@ -314,6 +319,15 @@ def test_pairings_that_an_environment_does_not_list_are_refused_unless_allowed(
     load(*model, listed, config_paths=files, environ={"NEMO_GYM_ALLOW_UNSUPPORTED_PAIRING": "1"})
     models = "+quiz.resources_servers.quiz.allowed_model_types=[other]"
     assert "model server type `oracle`" in failure(load, *model, models, config_paths=files)
+    for tokens, kind in (
+        ((listed,), UnsupportedAgentPairingError),
+        ((models,), UnsupportedModelPairingError),
+        ((listed, models), ConfigError),
+        ((listed, "+quiz.resources_servers.quizz={entrypoint: app.py}"), ConfigError),
+    ):
+        with pytest.raises(ValueError) as refused:
+            load(*model, *tokens, config_paths=files)
+        assert type(refused.value) is kind
 
 
 def test_an_agent_takes_the_place_of_the_composed_one(load: Load, files: list[str], model: tuple[str, ...]) -> None:
@@ -353,6 +367,16 @@ def test_a_legacy_environment_block_is_a_route_and_no_process(
     )
     blocks = load(*model, route, config_paths=files).server_blocks()
     assert [block.name for block in blocks if not block.starts_process] == ["quiz_env"]
+
+
+@pytest.mark.parametrize("kind", ["environments", "benchmarks"])
+def test_what_is_retired_is_not_listed_and_still_found_by_its_name(kind: str, write: Write, tmp_path: Path) -> None:
+    for name in ("old", "kept"):
+        write(f"{kind}/{name}/config.yaml")
+        write(f"{kind}/{name}/config_small.yaml")
+    write(f"{kind}/old/.nemo_gym_tombstone")
+    assert set(component_config_files(kind, [tmp_path])) == {"kept", "kept/small"}
+    assert find_component(kind, "old", [tmp_path]) == tmp_path / kind / "old" / "config.yaml"
 
 
 def test_a_component_is_found_by_name_and_flavour_and_users_own_shadow_others(write: Write, tmp_path: Path) -> None:

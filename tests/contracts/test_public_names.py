@@ -26,8 +26,11 @@ DOORS = [
     "rollout_health",
     "rollout_observability",
     "rollouts",
+    "mcp_auto_exposure",
     "server_utils",
+    "testing.session_conformance",
     "utils.path_utils",
+    "verifier_fixture",
 ]
 
 NAMES = {
@@ -64,6 +67,7 @@ NAMES = {
     "config_types": [
         *("ModelServerRef", "ResourcesServerRef", "AgentServerRef", "Domain", "BaseServerConfig"),
         *("AggregateMetrics", "AggregateMetricsRequest", "ConfigError"),
+        *("UnsupportedAgentPairingError", "UnsupportedModelPairingError"),
     ],
     "server_utils": [
         *("SESSION_ID_KEY", "ServerClient", "get_response_json", "raise_for_status", "request", "get_server_url"),
@@ -74,6 +78,8 @@ NAMES = {
         *("compute_pass_majority_metrics", "highest_k_metrics", "compute_subset_metrics"),
         *("add_avg_sample_std_dev", "compute_aggregate_metrics", "AggregateMetricsMixin", "compute_perf_summary"),
     ],
+    "verifier_fixture": ["VerifierFixture", "VerifierFixtureError", "exercise_verifier_fixture"],
+    "testing.session_conformance": ["check_resources_session_contract"],
     "judge": ["call_judge", "JudgeError", "reraise_judge_errors", "judge_failsafe"],
     "prompt": ["load_prompt_config", "PromptConfig", "fill_prompt", "apply_prompt_to_row"],
     "global_config": [
@@ -91,7 +97,6 @@ NAMES = {
     "health.types": ["CheckSpec", "CheckScope", "CheckSubject", "CheckInput", "Finding", "RolloutDigest", "Verdict"],
     "rollouts.health.checks": ["CHECK_REGISTRY", "normalize_ignored_checks"],
     "rollouts.health.types": ["CheckSpec", "CheckInput", "Finding", "RolloutDigest", "Verdict"],
-    "testing.session_conformance": ["check_resources_session_contract"],
     "rollout_observability": ["AgentObservationBundle", "SandboxObservation", "TrajectoryRecord", "ModelCallRef"],
     "episode_types": ["EpisodeId", "TaskId"],
     "core.failure_kinds": [
@@ -113,6 +118,7 @@ LAZY = [
     *("ServerClient", "raise_for_status", "get_response_json", "SESSION_ID_KEY", "BaseServerConfig", "Domain"),
     *("AggregateMetrics", "ModelServerRef", "NeMoGymAsyncOpenAI", "NeMoGymResponse", "ReverifyMode", "PARENT_DIR"),
     *("NeMoGymResponseCreateParamsNonStreaming", "NeMoGymChatCompletion", "ROOT_DIR", "WORKING_DIR", "CACHE_DIR"),
+    "component_search_roots",
 ]
 
 

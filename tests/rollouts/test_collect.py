@@ -22,6 +22,7 @@ from nemo_gym.errors import (
     IncompleteEvaluationError,
     ResumeRefusedError,
     RunFailedError,
+    UnsupportedAgentPairingError,
 )
 from nemo_gym.records.manifest import decode_manifest
 from nemo_gym.records.status import RunStatus, encode_status
@@ -529,7 +530,9 @@ async def test_an_agent_that_the_environment_is_not_declared_for_gets_no_rows(se
     if anyway is not None:
         assert (await collect(own=own)).status.counts.succeeded == 3
         return
-    with pytest.raises(ConfigError, match=r"`env_a` is not declared to work with agent `simple_agent`.*`other_agent`"):
+    with pytest.raises(
+        UnsupportedAgentPairingError, match=r"`env_a` is not declared to work with agent `simple_agent`.*`other_agent`"
+    ):
         await collect()
     assert servers.received == []
     block["allowed_agents"].append("simple_agent")

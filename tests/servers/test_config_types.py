@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -113,15 +114,30 @@ def test_a_benchmark_pins_an_agent_or_names_a_taskset() -> None:
         BenchmarkDatasetConfig(**fields, agent="a", taskset="t")
 
 
-def test_help_shows_the_fields_and_exits(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"help": True}, []),
+        ({"h": True}, []),
+        ({"path": "x"}, ["-h"]),
+        ({}, ["--help"]),
+        (OmegaConf.create({}), ["-h"]),
+    ],
+)
+def test_help_shows_the_fields_and_exits(
+    given: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Command(BaseNeMoGymCLIConfig):
         """Does a thing."""
 
         limit: int = 3
         path: str
 
+    monkeypatch.setattr(sys, "argv", ["script.py", "+path=x"])
+    assert Command.model_validate({"path": "x"}).limit == 3
+    monkeypatch.setattr(sys, "argv", ["script.py", *words])
     with pytest.raises(SystemExit) as ended:
-        Command.model_validate({"help": True})
+        Command.model_validate(given)
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "limit: int (default 3)" in shown

@@ -223,11 +223,6 @@ def test_only_a_server_client_is_accepted_as_one() -> None:
         PlainServer(config=BaseResourcesServerConfig(**BASE), server_client=object())
 
 
-def test_exposing_tools_over_mcp_is_refused_with_a_reason() -> None:
-    with pytest.raises(ValueError, match="expose_tools_over_mcp"):
-        plain_server(expose_tools_over_mcp=True).setup_webserver()
-
-
 def test_liveness_routes_are_added_by_the_served_app_and_never_replace_a_servers_own() -> None:
     class OwnHealth(PlainServer):
         def setup_webserver(self) -> FastAPI:

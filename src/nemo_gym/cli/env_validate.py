@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
-from nemo_gym.cli.output import note, print_json
+from nemo_gym.cli.catalog import check_entry
+from nemo_gym.cli.output import note, print_json, show
 from nemo_gym.cli.selection import (
     AgentCommandOption,
     AgentOption,
@@ -27,8 +29,11 @@ from nemo_gym.cli.selection import (
     flags_of,
     require_servers,
 )
-from nemo_gym.config import check_capture_directory
-from nemo_gym.errors import ConfigError
+from nemo_gym.config import check_capture_directory, component_search_roots
+from nemo_gym.errors import ConfigError, UsageError
+
+_ENTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+"""What a name looks like; a setting has `=` in it, or `~` in front."""
 
 
 def command(
@@ -49,11 +54,13 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="A model that is not set is an error too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Check a configuration without starting anything.
+    """Check a configuration, or the environment with a manifest that a word names, without starting anything.
 
     Looks at every file, name, reference and setting, and at whether captures could be written. A configuration that
     lacks only its model is valid, with a warning, unless --strict is given.
     """
+    if overrides and _ENTRY.match(overrides[0]):
+        return _validate_entry(overrides, search_dir or (), as_json=as_json)
     selection = Selection(
         config=config,
         benchmark=benchmark,
@@ -83,4 +90,17 @@ def command(
         print_json({"valid": True, "servers": servers, "warnings": warnings})
     else:
         print("✓ Config is valid.")
+    return 0
+
+
+def _validate_entry(words: list[str], search_dirs: list[str] | tuple[()], *, as_json: bool) -> int:
+    if len(words) > 1:
+        raise UsageError(f"`{words[0]}` is checked as it is; `{words[1]}` cannot be given with it.")
+    entry = check_entry(words[0], component_search_roots(search_dirs), search_dirs)
+    for warning in entry.warnings:
+        note(f"Warning: {warning}")
+    if as_json:
+        print_json(entry.as_dict())
+    else:
+        show(entry.as_text())
     return 0

@@ -24,6 +24,7 @@ TYPES: Mapping[str, str] = {
     "environments": "environments",
     "benchmarks": "benchmarks",
 }
+CATALOG: Mapping[str, str] = {"environments": "environment", "benchmarks": "benchmark"}
 _FLAGS: Mapping[str, str] = {
     "resources-servers": "--resources-server",
     "agents": "--agent",
@@ -43,12 +44,15 @@ class Component:
     description: str | None
     value: str | None
     file: Path
+    catalog: Mapping[str, str] | None = None
+    """Of an environment or a benchmark: its kind, status and lifecycle."""
 
     def as_dict(self) -> dict[str, str | None]:
         """Return the entry that `--json` shows."""
         return {
             "type": self.type,
             "name": self.name,
+            **(self.catalog or {}),
             "domain": self.domain,
             "description": self.description,
             "value": self.value,
@@ -112,13 +116,37 @@ def _components(kind: str, search_dirs: Iterable[str]) -> list[Component]:
         except (ConfigError, OSError) as error:
             note(f"Note: {kind} `{name}` cannot be read: {error}")
             continue
-        block = next((b for layer in reversed(layers) for b in _blocks(layer.data, TYPES[kind])), None)
+        blocks = [b for layer in reversed(layers) for b in _blocks(layer.data, TYPES[kind])]
+        # A composition may only change a block of a file that it names; the domain is where the block is whole.
+        block = next((b for b in blocks if "domain" in b), blocks[0] if blocks else None)
         if block is None and TYPES[kind] in SERVER_KINDS:
             continue  # a helper file beside the component's own
-        told = block or {}
+        told, catalog = block or {}, None
+        if kind in CATALOG:
+            told, catalog = _from_manifest(file.parent, told, kind)
         domain, description, value = (_text(told.get(key)) for key in ("domain", "description", "value"))
-        found.append(Component(kind, name, domain, description, value, file))
+        found.append(Component(kind, name, domain, description, value, file, catalog))
     return found
+
+
+def _from_manifest(
+    folder: Path, told: Mapping[object, object], kind: str
+) -> tuple[Mapping[object, object], Mapping[str, str]]:
+    """Return what an entry's manifest tells, else its block, and its kind, status and lifecycle."""
+    catalog = {"kind": CATALOG[kind], "status": "no-manifest", "lifecycle": "active"}
+    if not (folder / "manifest.yaml").is_file():
+        return told, catalog
+    from nemo_gym.cli.catalog import manifest_of  # the types of servers, only for a manifest
+
+    try:
+        manifest = manifest_of(folder)
+    except ConfigError as error:
+        note(f"Note: {error}")
+        return told, {**catalog, "status": "invalid-manifest"}
+    assert manifest is not None
+    catalog |= {"kind": manifest.kind, "lifecycle": manifest.lifecycle}
+    catalog["status"] = "experimental" if manifest.experimental else "stable"
+    return {**told, "domain": manifest.domain.value, "description": manifest.description}, catalog
 
 
 def _text(value: object) -> str | None:
@@ -147,8 +175,12 @@ def _print(found: list[Component], *, as_json: bool, with_type: bool = False) ->
     if not found:
         note("Nothing found.")
         return
-    columns = ("type",) * with_type + ("name", "domain", "description")
-    rows = [(c.type,) * with_type + (c.name, c.domain, c.description) for c in found]
+    more = () if with_type or found[0].catalog is None else ("kind", "status", "lifecycle")
+    columns = ("type",) * with_type + ("name", *more, "domain", "description")
+    rows = [
+        (c.type,) * with_type + (c.name, *((c.catalog or {}).get(key) for key in more), c.domain, c.description)
+        for c in found
+    ]
     print_table(columns, rows, wrapped="description")
 
 

@@ -30,11 +30,17 @@ class Target(NamedTuple):
 
 COMMANDS: Mapping[tuple[str, ...], Target] = {
     ("quickstart",): Target("nemo_gym.cli.quickstart:command", "Run a first evaluation, without keys or downloads"),
+    ("env", "init"): Target("nemo_gym.cli.env_init:command", "Write the files of a new resources server"),
+    ("env", "test"): Target("nemo_gym.cli.env_test:command", "Run a resources server's tests, or its verifier's cases"),
+    ("env", "publish"): Target("nemo_gym.cli.env_publish:command", "Check whether an environment is ready for others"),
+    ("env", "schema"): Target("nemo_gym.cli.env_schema:command", "Print the JSON Schema of a resources server's rows"),
     ("env", "start"): Target("nemo_gym.cli.env_start:command", "Start an environment with its agent and model server"),
     ("env", "stop"): Target("nemo_gym.cli.env_stop:command", "Stop what `gym env start` started"),
     ("env", "status"): Target("nemo_gym.cli.env_status:command", "Show the running servers and whether they answer"),
     ("env", "validate"): Target("nemo_gym.cli.env_validate:command", "Check a configuration without starting anything"),
     ("env", "resolve"): Target("nemo_gym.cli.env_resolve:command", "Print the merged configuration, secrets hidden"),
+    ("env", "list"): Target("nemo_gym.cli.listing:list_command", "The same as `gym list`"),
+    ("env", "search"): Target("nemo_gym.cli.listing:search_command", "The same as `gym search`"),
     ("eval", "run"): Target("nemo_gym.cli.eval_run:command", "Collect rollouts for a file of tasks"),
     ("eval", "status"): Target("nemo_gym.cli.eval_status:command", "Show how far a run is"),
     ("eval", "aggregate"): Target("nemo_gym.cli.eval_aggregate:command", "Compute metrics over the files of a run"),
@@ -52,7 +58,7 @@ COMMANDS: Mapping[tuple[str, ...], Target] = {
 }
 
 GROUPS: Mapping[str, str] = {
-    "env": "Start, stop and check environments",
+    "env": "Write, start, stop and check environments",
     "eval": "Run evaluations and look at their results",
     "capture": "Look into captured model calls",
     "dataset": "Make datasets of tasks",

@@ -21,7 +21,13 @@ from nemo_gym.config.names import (
     KNOWN_TOP_LEVEL_KEYS,
 )
 from nemo_gym.config.overrides import Override
-from nemo_gym.config.pairing import ALLOWED_AGENTS, ALLOWED_MODEL_TYPES, any_pairing_goes, pairing_problem
+from nemo_gym.config.pairing import (
+    ALLOWED_AGENTS,
+    ALLOWED_MODEL_TYPES,
+    PAIRING_ERRORS,
+    any_pairing_goes,
+    pairing_problem,
+)
 from nemo_gym.config.roots import INSTALL_ROOT
 from nemo_gym.config.servers import (
     ServerBlock,
@@ -216,7 +222,7 @@ def pairing_problems(
                 problem = pairing_problem(
                     resources.name, resources.settings, field=field, implementation=partner.implementation
                 )
-                problems += [] if problem is None else [Problem(problem)]
+                problems += [] if problem is None else [Problem(problem, error=PAIRING_ERRORS[field])]
     return problems
 
 

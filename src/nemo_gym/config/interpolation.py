@@ -27,12 +27,14 @@ class Problem:
     """Something that keeps a configuration from running.
 
     `about_model`: only the model is missing, so the rest of the configuration may still be called valid.
-    `about_unknown_key`: a key that nothing reads, which a caller may let pass.
+    `about_unknown_key`: a key that nothing reads, which a caller may let pass. `error`: the class that is raised when
+    it is the only kind of problem.
     """
 
     message: str
     about_model: bool = False
     about_unknown_key: bool = False
+    error: type[ConfigError] = ConfigError
 
 
 @dataclass(slots=True)

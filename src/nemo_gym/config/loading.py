@@ -111,7 +111,9 @@ def load_config(
         problems = [problem for problem in problems if not problem.about_unknown_key]
     fatal = [problem for problem in problems if not (allow_missing_model and problem.about_model)]
     if fatal:
-        raise ConfigError(_message([problem.message for problem in fatal]))
+        errors = {problem.error for problem in fatal}
+        error = errors.pop() if len(errors) == 1 else ConfigError
+        raise error(_message([problem.message for problem in fatal]))
     return ResolvedConfig(
         data=data,
         provenance=_provenance(sources, data),

@@ -9,8 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_gym.config.names import ALLOW_UNSUPPORTED_PAIRING, ALLOW_UNSUPPORTED_PAIRING_ENV
+from nemo_gym.errors import UnsupportedAgentPairingError, UnsupportedModelPairingError, UnsupportedPairingError
 
 ALLOWED_AGENTS, ALLOWED_MODEL_TYPES = "allowed_agents", "allowed_model_types"
+PAIRING_ERRORS: Mapping[str, type[UnsupportedPairingError]] = {
+    ALLOWED_AGENTS: UnsupportedAgentPairingError,
+    ALLOWED_MODEL_TYPES: UnsupportedModelPairingError,
+}
 _WHAT = {ALLOWED_AGENTS: "agent", ALLOWED_MODEL_TYPES: "model server type"}
 
 

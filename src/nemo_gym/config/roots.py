@@ -27,6 +27,8 @@ COMPONENT_KINDS: Mapping[str, str] = {
 """Folder name of each kind of component, and what a person calls one of them."""
 
 _COMPOSITIONS = ("environments", "benchmarks")
+_TOMBSTONE = ".nemo_gym_tombstone"
+"""A file that marks an environment or a benchmark as retired: it is listed no more, and still runs by its name."""
 
 
 def extra_roots(search_dirs: Iterable[str | Path] = (), environ: Mapping[str, str] | None = None) -> list[Path]:
@@ -106,6 +108,8 @@ def component_config_files(kind: str, roots: Sequence[Path]) -> dict[str, Path]:
 
 def _files_of(kind: str, folder: Path) -> list[tuple[str, Path]]:
     if kind in _COMPOSITIONS:
+        if (folder / _TOMBSTONE).exists():
+            return []
         flavours = sorted(folder.glob("config*.yaml"))
         names = {file: folder.name + "/" * bool(flavour := file.stem[7:]) + flavour for file in flavours}
     else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.config.pairing import ALLOWED_AGENTS, any_pairing_goes, pairing_problem
-from nemo_gym.errors import ConfigError, nearest_name
+from nemo_gym.errors import ConfigError, UnsupportedAgentPairingError, nearest_name
 from nemo_gym.records import keys
 from nemo_gym.records.identity import is_materialized_row
 from nemo_gym.records.rows import agent_name_of, taskset_of
@@ -141,7 +141,7 @@ class Router:
             resources.name, resources.settings, field=ALLOWED_AGENTS, implementation=agent.implementation
         )
         if problem is not None:
-            raise ConfigError(problem)
+            raise UnsupportedAgentPairingError(problem)
 
     def _check_pairing(self, row: Mapping[str, Any], server: Instance, agent: Instance) -> None:
         agents = set(server.references(AGENTS))

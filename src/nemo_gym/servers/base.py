@@ -108,6 +108,10 @@ class SimpleServer(BaseServer):
     def setup_webserver(self) -> FastAPI:
         """Return the app with this server's routes."""
 
+    def finish_webserver(self, app: FastAPI) -> None:
+        """Add what depends on all routes; called when the subclass has made its app."""
+        del app
+
     def global_config(self) -> Mapping[str, Any]:
         """Return the configuration of the whole run; {} when this server was made without one."""
         config = getattr(self.server_client, "global_config_dict", None)
@@ -167,6 +171,7 @@ class SimpleServer(BaseServer):
     def served_app(self) -> FastAPI:
         """Return the app as it is served: the routes, liveness, error answers, and the token where one is set."""
         app = self.setup_webserver()
+        self.finish_webserver(app)
         process.add_liveness_routes(app)
         add_validation_handler(app, name=self.config.name)
         self.setup_exception_middleware(app)

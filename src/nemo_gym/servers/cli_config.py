@@ -10,12 +10,16 @@ from pydantic import BaseModel, model_validator
 
 
 class BaseNeMoGymCLIConfig(BaseModel):
-    """A command's configuration; `help` or `h` among its values shows the fields and exits with 0."""
+    """A command's configuration; `help` or `h` among its values, or `-h` on the command line, shows its fields.
+
+    The process exits with 0 then.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _show_help(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and any(data.get(name) for name in ("help", "h")):
+        asked = isinstance(data, Mapping) and any(data.get(name) for name in ("help", "h"))
+        if asked or not {"-h", "--help"}.isdisjoint(sys.argv[1:]):
             sys.stdout.write(cls.describe_fields())
             raise SystemExit(0)
         return data

@@ -127,7 +127,7 @@ def start_ray(config: Mapping[str, Any], *, enabled: bool | None) -> None:
     try:
         ray: ModuleType = importlib.import_module("ray")
     except ImportError as error:
-        raise MissingExtraError("this server needs Ray: `pip install 'evidence-gym[ray]'`") from error
+        raise MissingExtraError("this server needs Ray: `python -m pip install ray`") from error
     if ray.is_initialized():
         return
     address = config.get("ray_head_node_address")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from enum import StrEnum
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, cast
 
 from fastapi import FastAPI
 
 from nemo_gym.analysis import AggregateMetricsMixin
 from nemo_gym.capture.correlation import RolloutContextMiddleware
-from nemo_gym.errors import ConfigError
 from nemo_gym.servers.base import BaseServer, SimpleServer
 from nemo_gym.servers.judging import judge_failsafe
+from nemo_gym.servers.mcp_names import (
+    NEMO_GYM_MCP_METADATA_KEY,
+    NEMO_GYM_MCP_SESSION_TOKEN_HEADER,
+    RESERVED_MCP_TOOL_NAMES,
+)
 from nemo_gym.servers.metrics import AggregateMetrics, AggregateMetricsRequest, compute_aggregate_metrics
 from nemo_gym.servers.run_types import BaseSeedSessionRequest, BaseSeedSessionResponse
 from nemo_gym.servers.server_config import BaseRunServerInstanceConfig
@@ -24,9 +28,16 @@ from nemo_gym.servers.session_types import (
 )
 from nemo_gym.servers.web import new_app
 
-NEMO_GYM_MCP_SESSION_TOKEN_HEADER: Final = "X-NeMo-Gym-Session-Token"
-NEMO_GYM_MCP_METADATA_KEY: Final = "mcp"
-RESERVED_MCP_TOOL_NAMES: Final = frozenset({"verify", "seed_session", "close_session", "aggregate_metrics", "mcp"})
+__all__ = [
+    "NEMO_GYM_MCP_METADATA_KEY",
+    "NEMO_GYM_MCP_SESSION_TOKEN_HEADER",
+    "RESERVED_MCP_TOOL_NAMES",
+    "BaseResourcesServer",
+    "BaseResourcesServerConfig",
+    "ReverifyMode",
+    "SimpleResourcesServer",
+    "normalize_tool_name",
+]
 
 _MCP_PREFIX = "mcp__"
 
@@ -64,11 +75,6 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
 
     def setup_webserver(self) -> FastAPI:
         """Return the app; an override calls this one and adds its tools as POST routes."""
-        if self.config.expose_tools_over_mcp:
-            raise ConfigError(
-                f"`{self.config.name}` asks for `expose_tools_over_mcp`, which this version does not offer; tools are "
-                "plain POST routes"
-            )
         app = new_app()
         self.setup_session_middleware(app)
         app.add_middleware(cast(Any, RolloutContextMiddleware))
@@ -78,6 +84,20 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         app.post("/aggregate_metrics")(self.aggregate_metrics)
         app.get("/reverify_mode")(self.get_reverify_mode)
         return app
+
+    def finish_webserver(self, app: FastAPI) -> None:
+        """Offer the tools over MCP where the configuration asks for it."""
+        if self.config.expose_tools_over_mcp:
+            from nemo_gym.servers.mcp_exposure import McpExposure  # only with it
+
+            McpExposure(
+                app,
+                name=self.config.name,
+                signing_name=self.get_session_middleware_key(),
+                choose=self.mcp_tools,
+                allowed_for=self.mcp_allowed_tools_for_session,
+                normalize=self.normalize_tool_name,
+            ).install()
 
     async def seed_session(
         self, body: ResourcesSeedSessionRequest | BaseSeedSessionRequest
@@ -113,11 +133,14 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         return normalize_tool_name(name, self.config.name)
 
     def mcp_tools(self, harvested: list[Any], catchall: Any = None) -> list[Any] | None:
-        """Choose which POST routes are offered as MCP tools; by default all."""
+        """Choose which POST routes are offered as MCP tools; by default all, and none through the catch-all.
+
+        `catchall`, the POST route with a path parameter, makes further ones: `catchall.tool(name, schema, text)`.
+        """
         return harvested
 
     def mcp_allowed_tools_for_session(self, body: Any) -> list[str] | None:
-        """Choose which tools one session may call; None is all."""
+        """Choose which tools one session may call; None is all. `body` is the row that it was seeded with."""
         return None
 
 
