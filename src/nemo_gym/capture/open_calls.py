@@ -9,6 +9,7 @@ slot is no call: its `void` field changes whenever another one's does, so that a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -23,8 +24,9 @@ from nemo_gym.capture import files, process
 
 DIRECTORY = ".open-calls"
 _SUFFIX = ".slots"
-_SLOT = struct.Struct("<32s32sd200s16x")  # call id, void call id, started_at, rollout id
+_SLOT = struct.Struct("<32s32sd200s?15x")  # call id, void call id, started_at, rollout id, lost
 _VOID_OFFSET, _VOID_END = 32, 64
+_LOST_OFFSET = 272
 _ROLLOUT_WIDTH = 200
 _FREE = bytes(32)
 _LOOK_S = 1.0
@@ -32,12 +34,27 @@ _LOOK_S = 1.0
 
 
 class OpenCall(NamedTuple):
-    """A call that was announced. `alive` says whether the process that serves it still runs."""
+    """A call that was announced. `alive` says whether the process that serves it still runs, `lost` that the call has
+    ended and could be written nowhere.
+    """
 
     rollout_id: str
     model_call_id: str
     started_at: float
     alive: bool
+    lost: bool = False
+
+    @property
+    def served(self) -> bool:
+        """Whether its record may still come."""
+        return self.alive and not self.lost
+
+    @property
+    def why_missing(self) -> str:
+        """Why it has no record."""
+        if self.lost:
+            return "not written, nor could the marker be"
+        return "still being served" if self.alive else "its server process died"
 
 
 Slot: TypeAlias = tuple[int, int]
@@ -70,7 +87,7 @@ class OpenCallLedger:
         if self._pid != process.pid or time.monotonic() >= self._look_at:
             self._look()
         try:
-            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode())
+            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode(), False)
         except struct.error:
             return None
         with self._lock:
@@ -96,6 +113,13 @@ class OpenCallLedger:
             except OSError:
                 return  # the slot is lost for this process; readers find the record and ignore the announcement
             self._free.append(slot[1])
+
+    def lose(self, slot: Slot | None) -> None:
+        """Say that the call has ended without a record: nobody need wait for it. Writes where there is room already."""
+        if slot is None or slot[0] != self._openings:
+            return
+        with self._lock, contextlib.suppress(OSError):
+            os.pwrite(self._fd, b"\1", slot[1] * _SLOT.size + _LOST_OFFSET)
 
     def recycle(self, slot: Slot | None) -> None:
         """Let the slot of a recorded call be used again, without the write that `end` costs.
@@ -267,7 +291,7 @@ def _parse(data: bytes, rollout_id: str | None, *, alive: bool) -> Iterator[tupl
     if wanted is not None and wanted not in data:  # the common answer, without looking at each slot
         return
     for slot in range(1, len(data) // _SLOT.size):
-        call_id, void, started_at, rollout = _SLOT.unpack_from(data, slot * _SLOT.size)
+        call_id, void, started_at, rollout, lost = _SLOT.unpack_from(data, slot * _SLOT.size)
         if call_id in (_FREE, void) or (wanted is not None and rollout != wanted):
             continue
-        yield slot, OpenCall(rollout.rstrip(b"\0").decode(), call_id.decode(), started_at, alive)
+        yield slot, OpenCall(rollout.rstrip(b"\0").decode(), call_id.decode(), started_at, alive, lost)
