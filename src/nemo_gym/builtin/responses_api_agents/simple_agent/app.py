@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
-from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged
+from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged, unanswered
 from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
@@ -68,7 +68,8 @@ class _Session:
             call_id = answer.headers.get(keys.MODEL_CALL_ID_HEADER)
             content = await answer.read()
         except _UNANSWERED as error:
-            return ModelReply(response=None, call_id=call_id, error=f"{type(error).__name__}: {error}")
+            said, kind = unanswered(error, config.model_server.name)
+            return ModelReply(response=None, call_id=call_id, error=said, failure_kind=kind)
         self.model_cookies |= {name: morsel.value for name, morsel in answer.cookies.items()}
         if answer.status >= 400:
             refusal = _refusal(answer.status, answer.headers, content)
@@ -97,7 +98,8 @@ class _Session:
             )
             content = await answer.read()
         except _UNANSWERED as error:
-            return ToolReply(output=f"{type(error).__name__}: {error}", status=None)
+            said, kind = unanswered(error, resources.name)
+            return ToolReply(output=said, status=None, failure_kind=kind)
         self.resources_cookies |= {cookie: morsel.value for cookie, morsel in answer.cookies.items()}
         return ToolReply(output=content.decode("utf-8", "replace"), status=answer.status)
 
