@@ -66,8 +66,9 @@ class RunLock:
                 if self._make_folder:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                 return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:
-                # A run beside this one that came to nothing took the folder away again, between our two steps.
+            except (FileNotFoundError, FileExistsError):
+                # A run beside this one that came to nothing took the folder away again, between our two steps, or
+                # between those of `mkdir`, which found it there and then did not.
                 if not further_tries:
                     raise
         raise AssertionError("the last try returns or raises")
