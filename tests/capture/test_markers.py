@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.capture import CaptureStore
+from nemo_gym.capture import CaptureStore, await_quiescence
+from nemo_gym.capture.inspection import inspect_rollout
 from nemo_gym.capture.markers import Marker, MarkerBook
 from nemo_gym.capture.open_calls import OpenCallLedger, void_open_calls
 from nemo_gym.capture.writer import CaptureWriter
@@ -54,6 +55,37 @@ def test_while_its_line_is_owed_a_call_stays_announced(book: tuple[CaptureStore,
     markers.pay()
     assert store.open_calls() == []
     assert _named(store, "0-0") == {CALL: "full disk"}
+
+
+async def test_a_call_whose_line_is_owed_is_missing_and_not_waited_for(
+    book: tuple[CaptureStore, OpenCallLedger, MarkerBook],
+) -> None:
+    """On a full disk every rollout would wait in vain, and who looks would be told that all is well."""
+    store, ledger, markers = book
+    slot, other = ledger.begin("0-0", CALL, 1.0), ledger.begin("0-0", "b" * 32, 1.0)
+    ledger.end(other)
+    obstacle = store.incomplete_path_for("0-0")
+    obstacle.mkdir()
+    markers.write("0-0", [Marker(CALL, "full disk", slot)])
+    assert await await_quiescence(store, "0-0", timeout_s=60) == []
+    obstacle.rmdir()
+    assert store.is_incomplete("0-0")
+    found = inspect_rollout(store, "0-0")
+    assert (found.serving, [call["model_call_id"] for call in found.missing]) == (0, [CALL])
+    assert _named(store, "0-0") == {CALL: "not written, nor could the marker be"}
+    ledger.close()  # as its process would at its death
+    assert store.recover() == 1
+    assert _named(store, "0-0") == {CALL: "not written, nor could the marker be"}
+    assert list((store.root / ".open-calls").iterdir()) == []
+
+
+def test_a_slot_that_is_used_again_announces_a_call_that_is_served(
+    book: tuple[CaptureStore, OpenCallLedger, MarkerBook],
+) -> None:
+    store, ledger, markers = book
+    markers.write("0-0", [Marker(CALL, "full disk", ledger.begin("0-0", CALL, 1.0))])
+    ledger.begin("0-1", "b" * 32, 1.0)
+    assert [(call.model_call_id, call.served) for call in store.open_calls()] == [("b" * 32, True)]
 
 
 def test_a_rollout_that_was_cleared_meanwhile_is_owed_nothing(

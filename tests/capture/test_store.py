@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nemo_gym.capture import (
     CaptureStore,
     CaptureWriter,
     await_quiescence,
+    open_calls,
     process,
     read_available_model_call_records,
 )
@@ -204,6 +206,58 @@ def test_without_room_for_announcements_capture_goes_on(tmp_path: Path) -> None:
     ledger.end(None)
     assert not ledger.is_void(None, "a" * 32)
     assert store.open_calls() == []
+
+
+@pytest.mark.parametrize("removed", ["file", "folder", "root"])
+def test_calls_are_announced_again_after_their_file_was_removed(tmp_path: Path, removed: str) -> None:
+    """Otherwise a call that dies with its process misses silently, for as long as the server has run before."""
+    store = CaptureStore(tmp_path / "captures")
+    ledger = OpenCallLedger(store.root)
+    served, ended = ledger.begin("0-0", "a" * 32, 1.0), ledger.begin("0-1", "b" * 32, 1.0)
+    folder = store.root / ".open-calls"
+    if removed == "file":
+        next(folder.iterdir()).unlink()
+    else:
+        shutil.rmtree(folder if removed == "folder" else store.root)
+    assert not folder.exists() or not list(folder.iterdir())
+    ledger.end(ended)
+    ledger._look_at = 0.0
+    ledger.begin("0-2", "c" * 32, 3.0)
+    assert sorted(call.rollout_id for call in store.open_calls()) == ["0-0", "0-2"]
+    assert all(call.alive for call in store.open_calls())
+    store.delete("0-0")
+    assert ledger.is_void(served, "a" * 32), "clearing reaches what began before the removal"
+    ledger.close()
+    assert not any(call.alive for call in open_calls.open_calls(store.root)), "the new file's lock is given back"
+
+
+def test_calls_are_announced_as_soon_as_there_is_room(tmp_path: Path) -> None:
+    store = CaptureStore(tmp_path)
+    (tmp_path / ".open-calls").write_text("in the way")
+    ledger = OpenCallLedger(store.root)
+    assert ledger.begin("0-0", "a" * 32, 1.0) is None
+    (tmp_path / ".open-calls").unlink()
+    ledger._look_at = 0.0
+    assert ledger.begin("0-1", "b" * 32, 2.0) is not None
+    assert [call.rollout_id for call in store.open_calls()] == ["0-1"]
+
+
+def test_a_call_that_could_not_be_announced_takes_no_slot(tmp_path: Path) -> None:
+    ledger = OpenCallLedger(tmp_path)
+    ledger.end(ledger.begin("0-0", "a" * 32, 1.0))
+    held = ledger.begin("0-0", "b" * 32, 1.0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * 288, hard))
+    try:
+        assert [ledger.begin("0-0", f"{number:032}", 1.0) for number in range(5)] == [None] * 5
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    ledger.end(ledger.begin("0-0", "c" * 32, 1.0))
+    ledger.end(held)
+    (path,) = (tmp_path / ".open-calls").iterdir()
+    assert path.stat().st_size == 3 * 288, "one for the head, two for the calls"
+    ledger.close()
+    assert not path.exists()
 
 
 async def test_a_call_begun_before_a_clear_is_not_recorded_after_it_c11(captured: Any, tools: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
@@ -132,6 +132,59 @@ def test_a_handler_that_returns_something_else_than_it_says_is_told_what(returne
 def test_a_handler_that_was_cancelled_from_inside_is_500_and_says_so() -> None:
     answer = TestClient(make_app()).post("/cancelled")
     assert (answer.status_code, answer.json()) == (500, "Request was cancelled")
+
+
+async def _asked_of_a_server_that_is_stopped(
+    serve: Any, app: FastAPI, watched: Watched, path: str
+) -> tuple[int, bytes]:
+    served = serve(app)
+    async with aiohttp.ClientSession() as session:
+        asked = asyncio.create_task(session.post(served.url + path, json={}))
+        await asyncio.to_thread(watched.started.wait, 10)
+        stopping = asyncio.create_task(asyncio.to_thread(served.stop))
+        try:
+            async with await asked as answer:
+                assert answer.headers["x-ng-failed-server"] == "tester"
+                return answer.status, await answer.read()
+        finally:
+            await stopping
+            assert watched.stopped.is_set()
+
+
+async def test_a_request_that_ends_with_its_server_is_503_and_says_so(serve: Any) -> None:
+    """What becomes of a rollout is then open, as after a lost connection; 500 would say that its agent is broken."""
+    watched = Watched()
+    status, said = await _asked_of_a_server_that_is_stopped(serve, make_app(watched), watched, "/slow")
+    assert status == 503
+    assert json.loads(said) == "`tester` was stopped while it worked on this request"
+
+
+async def test_a_stopped_server_answers_in_the_shape_of_its_routes(serve: Any) -> None:
+    def shaped(_scope: Any, error: BaseException, description: str) -> JSONResponse:
+        return JSONResponse({"error": {"message": description, "kind": type(error).__name__}}, 500)
+
+    watched, app = Watched(), FastAPI()
+
+    @app.post("/slow")
+    async def slow() -> None:
+        await watched.work()
+
+    app.add_middleware(ExceptionMiddleware, name="tester", answer=shaped)
+    app.add_middleware(DisconnectMiddleware)
+    status, said = await _asked_of_a_server_that_is_stopped(serve, app, watched, "/slow")
+    assert status == 503
+    assert json.loads(said)["error"]["message"] == "`tester` was stopped while it worked on this request"
+
+
+async def test_an_answer_that_has_begun_is_cut_when_its_server_is_stopped(serve: Any) -> None:
+    watched = Watched()
+    served = serve(make_app(watched))
+    async with aiohttp.ClientSession() as session, session.post(f"{served.url}/stream") as answer:
+        assert await answer.content.readexactly(5) == b"first"
+        stopping = asyncio.create_task(asyncio.to_thread(served.stop))
+        with pytest.raises(aiohttp.ClientError):
+            await answer.read()
+        await stopping
 
 
 async def test_an_inner_servers_error_names_the_call_and_keeps_its_words(serve: Any, close_session: None) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+import socket
+import struct
 from typing import Any
 
 import aiohttp
@@ -16,7 +19,7 @@ from nemo_gym.capture.correlation import rollout_context
 from nemo_gym.errors import HeadServerUnreachableError, RemoteError
 from nemo_gym.servers import http, http_session
 from nemo_gym.servers.head import HeadState, build_head_app
-from nemo_gym.servers.http import encode_body, get_response_json, raise_for_status, request
+from nemo_gym.servers.http import ServerDroppedError, encode_body, get_response_json, raise_for_status, request
 from nemo_gym.servers.server_client import ServerClient
 from nemo_gym.servers.server_config import BaseServerConfig
 
@@ -49,6 +52,36 @@ class Part(BaseModel):
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_FIRST_PAUSE_S", 0.0)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_server_that_closes_the_connection_is_named_and_asked_once(reset: bool) -> None:
+    asked = 0
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"{}")
+        if reset:  # with data unread, and lingering off, closing is a reset
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/seed_session"
+    async with server:
+        with pytest.raises(ServerDroppedError) as caught:
+            await request("POST", f"{url}?key=secret", json={}, _internal=True, _server_name="bank")
+        assert asked == 1, "what may have been done is not asked for again"
+        assert str(caught.value).startswith(f"`bank` at `{url}` closed the connection without an answer: ")
+        assert (caught.value.server, caught.value.status) == ("bank", None)
+        assert isinstance(caught.value, aiohttp.ServerDisconnectedError)
+        assert isinstance(caught.value, aiohttp.ClientOSError)
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (str(again), again.server) == (str(caught.value), "bank")
+        with pytest.raises(aiohttp.ClientConnectionError) as foreign:
+            await request("POST", url, json={})
+        assert not isinstance(foreign.value, RemoteError), "another host's failure is aiohttp's own"
 
 
 async def test_a_json_body_is_sent_compact_with_its_content_type(serve: Any) -> None:

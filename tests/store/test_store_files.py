@@ -291,3 +291,24 @@ def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
         write_atomic(tmp_path / "report.json", b"{}")
     assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "report.json"), None)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("found", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_another_run_takes_away_meanwhile_is_made_again(tmp_path, monkeypatch, found):
+    """`mkdir` may find the folder there, look again, and find it gone."""
+    make, left = Path.mkdir, [found, found]
+
+    def interrupted(self, *arguments, **options):
+        if left:
+            raise left.pop()(self)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with RunLock(tmp_path / "new" / ".r.lock", make_folder=True) as lock:
+        assert lock.path.exists()
+
+
+def test_a_file_in_the_place_of_a_runs_folder_is_said(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        RunLock(tmp_path / "file" / ".r.lock", make_folder=True).acquire()

@@ -59,7 +59,7 @@ def inspect_rollout(store: CaptureStore, rollout_id: str) -> RolloutCapture:
         lines, found.damaged_lines = store.read_available(rollout_id)
         known = {str(line.get("model_call_id")) for _, line in lines}
         missing = store.missing_calls(rollout_id, known)
-        running = {call.model_call_id for call in store.open_calls(rollout_id) if call.alive}
+        running = {call.model_call_id for call in store.open_calls(rollout_id) if call.served}
         found.unnamed = store.misses_unnamed_calls(rollout_id)
     except (OSError, ValueError) as error:
         found.unreadable = f"cannot be read: {error}"

@@ -1,8 +1,8 @@
 """Naming the calls that could not be recorded, in their rollouts' incomplete markers.
 
 A full disk refuses the marker line too. Then the line is owed: it is tried again when a write has succeeded, and when
-the writer is flushed. Until it is durable the call stays announced in the ledger of open calls, so that it is named
-even when this process dies first.
+the writer is flushed. Until it is durable the call stays announced in the ledger of open calls, as one that nobody
+need wait for, so that it is named even when this process dies first.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class MarkerBook:
 
     def write(self, rollout_id: str, markers: Sequence[Marker]) -> None:
         """Write the lines after those that are owed, as far as that can be done now."""
+        for marker in markers:
+            self._ledger.lose(marker.slot)
         with self._lock:
             self._owed.extend((rollout_id, marker) for marker in markers)
             self._pay()

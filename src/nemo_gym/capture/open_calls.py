@@ -9,10 +9,13 @@ slot is no call: its `void` field changes whenever another one's does, so that a
 
 from __future__ import annotations
 
+import contextlib
+import math
 import mmap
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -21,19 +24,37 @@ from nemo_gym.capture import files, process
 
 DIRECTORY = ".open-calls"
 _SUFFIX = ".slots"
-_SLOT = struct.Struct("<32s32sd200s16x")  # call id, void call id, started_at, rollout id
+_SLOT = struct.Struct("<32s32sd200s?15x")  # call id, void call id, started_at, rollout id, lost
 _VOID_OFFSET, _VOID_END = 32, 64
+_LOST_OFFSET = 272
 _ROLLOUT_WIDTH = 200
 _FREE = bytes(32)
+_LOOK_S = 1.0
+"""How often a process looks whether its file is still there, or can be made by now."""
 
 
 class OpenCall(NamedTuple):
-    """A call that was announced. `alive` says whether the process that serves it still runs."""
+    """A call that was announced. `alive` says whether the process that serves it still runs, `lost` that the call has
+    ended and could be written nowhere.
+    """
 
     rollout_id: str
     model_call_id: str
     started_at: float
     alive: bool
+    lost: bool = False
+
+    @property
+    def served(self) -> bool:
+        """Whether its record may still come."""
+        return self.alive and not self.lost
+
+    @property
+    def why_missing(self) -> str:
+        """Why it has no record."""
+        if self.lost:
+            return "not written, nor could the marker be"
+        return "still being served" if self.alive else "its server process died"
 
 
 Slot: TypeAlias = tuple[int, int]
@@ -43,7 +64,8 @@ Slot: TypeAlias = tuple[int, int]
 class OpenCallLedger:
     """This process's own slots. `begin` and `end` cost one small write each; neither raises.
 
-    Without a file (full or read-only disk) calls are simply not announced.
+    Without a file (full or read-only disk) calls are not announced until it can be made. A file that is removed is made
+    again, with the calls that are still being served.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,43 +77,49 @@ class OpenCallLedger:
         self._free: list[int] = []
         self._slots = 0
         self._openings = 0
+        self._look_at = 0.0
         self._header: mmap.mmap | None = None
         self._sign = _FREE
         self._void: frozenset[bytes] = frozenset()
 
     def begin(self, rollout_id: str, model_call_id: str, started_at: float) -> Slot | None:
         """Announce a call; returns its slot, or None when it could not be announced."""
+        if self._pid != process.pid or time.monotonic() >= self._look_at:
+            self._look()
         try:
-            if self._pid != process.pid:
-                self._open()
-            place = self._place()
-            if place is None:
-                return None
-            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode())
-            os.pwrite(self._fd, record, place * _SLOT.size)
-        except (OSError, struct.error):
+            record = _SLOT.pack(model_call_id.encode(), _FREE, started_at, rollout_id.encode(), False)
+        except struct.error:
             return None
-        return self._openings, place
-
-    def _place(self) -> int | None:
-        try:
-            return self._free.pop()
-        except IndexError:
-            with self._lock:
-                if self._fd < 0:
-                    return None
-                self._slots += 1
-                return self._slots  # the first is no call
+        with self._lock:
+            if self._fd < 0:
+                return None
+            place = self._free.pop() if self._free else self._slots + 1  # the first is no call
+            try:
+                os.pwrite(self._fd, record, place * _SLOT.size)
+            except OSError:
+                if place <= self._slots:
+                    self._free.append(place)
+                return None
+            self._slots = max(self._slots, place)
+            return self._openings, place
 
     def end(self, slot: Slot | None) -> None:
         """Take back an announcement."""
         if slot is None or slot[0] != self._openings:
             return
-        try:
-            os.pwrite(self._fd, _FREE, slot[1] * _SLOT.size)
-        except OSError:
-            return  # the slot is lost for this process; readers find the record and ignore the announcement
-        self._free.append(slot[1])
+        with self._lock:
+            try:
+                os.pwrite(self._fd, _FREE, slot[1] * _SLOT.size)
+            except OSError:
+                return  # the slot is lost for this process; readers find the record and ignore the announcement
+            self._free.append(slot[1])
+
+    def lose(self, slot: Slot | None) -> None:
+        """Say that the call has ended without a record: nobody need wait for it. Writes where there is room already."""
+        if slot is None or slot[0] != self._openings:
+            return
+        with self._lock, contextlib.suppress(OSError):
+            os.pwrite(self._fd, b"\1", slot[1] * _SLOT.size + _LOST_OFFSET)
 
     def recycle(self, slot: Slot | None) -> None:
         """Let the slot of a recorded call be used again, without the write that `end` costs.
@@ -134,6 +162,17 @@ class OpenCallLedger:
         self._void = frozenset(field for field in fields if field != _FREE)
         self._sign = sign
 
+    def _look(self) -> None:
+        """See to it that this process has a file, as far as that can be: its own, and one that others see."""
+        self._look_at = time.monotonic() + _LOOK_S
+        try:
+            if self._pid != process.pid or self._fd < 0:
+                self._open()
+            elif not os.fstat(self._fd).st_nlink:
+                self._make_again()
+        except OSError:
+            return  # full, read-only, or out of descriptors: the next look may find it better
+
     def _open(self) -> None:
         """Make this process's file; a forked child gets its own."""
         self._lock = threading.Lock()  # a forked child may have inherited a held one
@@ -141,16 +180,42 @@ class OpenCallLedger:
             os.close(self._fd)  # the parent's: holding it would keep the parent's calls alive after its death
         self._openings += 1
         self._pid, self._fd, self._free, self._slots = process.pid, -1, [], 0
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / f"{os.uname().nodename[:60]}-{self._pid}-{os.urandom(4).hex()}{_SUFFIX}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.FILE_MODE)
-        if not files.try_lock(fd):  # without locks nobody could tell a running process from a dead one
-            os.close(fd)
-            path.unlink(missing_ok=True)
+        made = self._make(bytes(_SLOT.size))
+        if made is None:
+            self._look_at = math.inf  # no look finds locks where the file system has none
             return
-        os.pwrite(fd, bytes(_SLOT.size), 0)
-        self._header, self._sign, self._void = mmap.mmap(fd, _SLOT.size, access=mmap.ACCESS_READ), _FREE, frozenset()
-        self._fd, self._path = fd, path
+        self._header, self._sign, self._void = made[2], _FREE, frozenset()
+        self._fd, self._path, _ = made
+
+    def _make_again(self) -> None:
+        """Put what a removed file announces into a new one: unseen, a call would miss silently if it died."""
+        with self._lock:
+            made = self._make(os.pread(self._fd, os.fstat(self._fd).st_size, 0))
+            if made is None:
+                return
+            fd, self._path, self._header = made
+            os.dup2(fd, self._fd, inheritable=False)
+            os.close(fd)
+
+    def _make(self, data: bytes) -> tuple[int, Path, mmap.mmap] | None:
+        """Return a new locked file that holds `data`; None where files cannot be locked. Raises OSError."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{os.uname().nodename[:60]}-{process.pid}-{os.urandom(4).hex()}{_SUFFIX}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.FILE_MODE)
+        try:
+            if files.try_lock(fd):  # without locks nobody could tell a running process from a dead one
+                os.pwrite(fd, data, 0)
+                return fd, path, mmap.mmap(fd, _SLOT.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            _drop(fd, path)
+            raise OSError(f"`{path}` cannot be written") from error
+        _drop(fd, path)
+        return None
+
+
+def _drop(fd: int, path: Path) -> None:
+    os.close(fd)
+    path.unlink(missing_ok=True)
 
 
 def open_calls(root: Path, rollout_id: str | None = None) -> list[OpenCall]:
@@ -226,7 +291,7 @@ def _parse(data: bytes, rollout_id: str | None, *, alive: bool) -> Iterator[tupl
     if wanted is not None and wanted not in data:  # the common answer, without looking at each slot
         return
     for slot in range(1, len(data) // _SLOT.size):
-        call_id, void, started_at, rollout = _SLOT.unpack_from(data, slot * _SLOT.size)
+        call_id, void, started_at, rollout, lost = _SLOT.unpack_from(data, slot * _SLOT.size)
         if call_id in (_FREE, void) or (wanted is not None and rollout != wanted):
             continue
-        yield slot, OpenCall(rollout.rstrip(b"\0").decode(), call_id.decode(), started_at, alive)
+        yield slot, OpenCall(rollout.rstrip(b"\0").decode(), call_id.decode(), started_at, alive, lost)

@@ -79,7 +79,7 @@ class CaptureStore:
         A marker that names only calls which have arrived since does not count.
         """
         marker = self.incomplete_path_for(rollout_id)
-        open_ones = [call for call in open_calls.open_calls(self._root, rollout_id) if not call.alive]
+        open_ones = [call for call in open_calls.open_calls(self._root, rollout_id) if not call.served]
         if not marker.exists() and not open_ones:
             return False
         records, _ = self.read_available(rollout_id)
@@ -106,8 +106,7 @@ class CaptureStore:
                 missing.setdefault(call_id, line)
         for call in open_calls.open_calls(self._root, rollout_id):
             if call.model_call_id not in known:
-                reason = "still being served" if call.alive else "its server process died"
-                entry = {"model_call_id": call.model_call_id, "reason": reason, "time": call.started_at}
+                entry = {"model_call_id": call.model_call_id, "reason": call.why_missing, "time": call.started_at}
                 missing.setdefault(call.model_call_id, entry)
         return list(missing.values())
 
@@ -215,7 +214,7 @@ class CaptureStore:
             records, _ = self.read_available(call.rollout_id)
             if any(record.get("model_call_id") == call.model_call_id for _, record in records):
                 continue
-            self.mark_incomplete(call.rollout_id, model_call_id=call.model_call_id, reason="its server process died")
+            self.mark_incomplete(call.rollout_id, model_call_id=call.model_call_id, reason=call.why_missing)
             count += 1
         return count
 
@@ -240,12 +239,13 @@ class CaptureStore:
 async def await_quiescence(store: CaptureStore, rollout_id: str, timeout_s: float = 5.0) -> list[OpenCall]:
     """Wait until no call of the rollout is being served or written by any process; returns what still is.
 
-    An empty list means quiet. Calls of dead processes are not waited for. Processes on other machines are seen as far
+    An empty list means quiet. Calls of dead processes are not waited for, nor those
+    that have ended and could be written nowhere. Processes on other machines are seen as far
     as the shared file system shows their announcements.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        outstanding = [call for call in store.open_calls(rollout_id) if call.alive]
+        outstanding = [call for call in store.open_calls(rollout_id) if call.served]
         if not outstanding or time.monotonic() >= deadline:
             return outstanding
         await asyncio.sleep(_POLL_S)

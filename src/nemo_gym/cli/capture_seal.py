@@ -44,7 +44,7 @@ def _each(directory: Path, change: Callable[[CaptureStore, str], bool], word: st
     count = before = after = failed = 0
     for store in stores_in(directory):
         for rollout_id in store.rollout_ids():
-            if any(call.alive for call in store.open_calls(rollout_id)):
+            if any(call.served for call in store.open_calls(rollout_id)):
                 note(f"rollout `{rollout_id}` is left as it is: calls are still being served")
                 continue
             size = _size(store, rollout_id)

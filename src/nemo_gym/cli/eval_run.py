@@ -211,8 +211,12 @@ def _decided_by_servers(selection: Selection) -> list[str]:
 def _interrupted_note(output: str) -> str:
     """Say how an interrupted run goes on: not with `--resume` when what is saved there is another run, or nothing."""
     if has_begun(RunFiles(output)):
-        return f"Interrupted. What is done is saved; the rest is run by:\n{resume_text(sys.argv)}"
+        return f"Interrupted. {_rest_is_run_by()}"
     return "Interrupted before any rollout was sent; nothing was changed. The same command starts again."
+
+
+def _rest_is_run_by() -> str:
+    return f"What is done is saved; the rest is run by:\n{resume_text(sys.argv)}"
 
 
 def _check_before_start(resolved: ResolvedConfig) -> None:
@@ -266,13 +270,16 @@ async def _collect_served(resolved: ResolvedConfig, settings: Mapping[str, Any],
         collecting = asyncio.ensure_future(_collect(run.config, settings, as_json, why_cancelled))
         try:
             await asyncio.wait({collecting, failing}, return_when=asyncio.FIRST_COMPLETED)
-            if not collecting.done():
-                raise failing.result()
-            return collecting.result()
+            if collecting.done():
+                return collecting.result()
+            died = failing.result()
         finally:
             failing.cancel()
             collecting.cancel()
             await asyncio.gather(collecting, failing, return_exceptions=True)
+        if has_begun(RunFiles(str(resolved.data["output_jsonl_fpath"]))):
+            raise type(died)(f"{died}\n{_rest_is_run_by()}")
+        raise died
 
 
 async def _check_rows(resolved: ResolvedConfig, settings: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ class EvidencePolicy:
         size = 0
         try:
             for store in self._stores if rollout_id is not None else ():
-                if any(call.alive for call in store.open_calls(rollout_id)):
+                if any(call.served for call in store.open_calls(rollout_id)):
                     return False
                 size += store.size_of(str(rollout_id))
         except OSError:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.capture.shared_timer import SharedTimer
+from nemo_gym.errors import BoundaryError
 from nemo_gym.records import codec, keys
 from nemo_gym.records.refused_body import refused_body_text
 from nemo_gym.records.server_failure import failed_server, failure_text
@@ -33,6 +34,14 @@ _MOST_PROBLEMS = 5
 _TAKES_THE_ROW = ("/seed_session", "/verify")
 """Routes of a resources server whose body is the row: what it lacks was never in the data."""
 _READ_AHEAD = 64
+_CLIENT_LEFT_SCOPE_KEY = "ng_client_left"
+"""Where the scope says that the handler was cancelled because nobody waits for its answer."""
+
+
+class _StoppedError(BoundaryError):
+    """The server is being ended, and the request with it."""
+
+    status = 503
 
 
 def describe(error: BaseException) -> str:
@@ -85,7 +94,8 @@ class ExceptionMiddleware:
     """Turns every exception that a handler lets out into a JSON answer, and logs it with the server's name.
 
     This is the boundary where any exception is expected. When the answer has begun already, the connection is ended, so
-    that the client cannot take the part for the whole.
+    that the client cannot take the part for the whole. A request that ends with its server is answered 503: what became
+    of it is open, and the fault is nobody's.
     """
 
     def __init__(self, app: ASGIApp, *, name: str, answer: ErrorAnswer = plain_error) -> None:
@@ -109,7 +119,10 @@ class ExceptionMiddleware:
             await self.app(scope, receive, send_noting)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if began or (task is not None and task.cancelling()):
+            if began or scope.get(_CLIENT_LEFT_SCOPE_KEY):
+                raise
+            if task is not None and task.cancelling():
+                await self._say_stopped(scope, receive, send)
                 raise
             await self._reply(scope, receive, send, error)
         except Exception as error:
@@ -117,6 +130,14 @@ class ExceptionMiddleware:
                 logger.exception("%s: `%s` failed after its answer began", self._name, scope["path"])
                 raise
             await self._reply(scope, receive, send, error)
+
+    async def _say_stopped(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = _StoppedError(f"`{self._name}` was stopped while it worked on this request")
+        logger.warning("%s: `%s %s` was stopped with the server", self._name, scope["method"], scope["path"])
+        answer = self._answer(scope, error, describe(error))
+        answer.status_code = error.status
+        answer.headers[keys.FAILED_SERVER_HEADER] = quote(self._name)
+        await answer(scope, receive, send)
 
     async def _reply(self, scope: Scope, receive: Receive, send: Send, error: BaseException) -> None:
         description = describe(error)
@@ -150,7 +171,7 @@ class DisconnectMiddleware:
         loop, timer = asyncio.get_running_loop(), self._timer
         if timer is None or timer.loop is not loop:
             timer = self._timer = SharedTimer(loop, WATCH_AFTER_S)
-        watch = _Watch(receive, task, loop)
+        watch = _Watch(receive, task, loop, scope)
         timer.add(watch)
         try:
             await self.app(scope, watch.receive, watch.sender(send))
@@ -165,8 +186,11 @@ class DisconnectMiddleware:
 class _Watch:
     """Reads the request's messages ahead of the app, once the request lasts long enough to be worth it."""
 
-    def __init__(self, receive: Receive, task: asyncio.Task[object], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, receive: Receive, task: asyncio.Task[object], loop: asyncio.AbstractEventLoop, scope: Scope
+    ) -> None:
         self._receive = receive
+        self._scope = scope
         self._task = task
         self._loop = loop
         self._reading = 0
@@ -215,7 +239,7 @@ class _Watch:
             await queue.put(message)
             if message["type"] == "http.disconnect":
                 if not self._complete and not self._task.done():
-                    self.has_cancelled = True
+                    self.has_cancelled = self._scope[_CLIENT_LEFT_SCOPE_KEY] = True
                     self._task.cancel()
                 return
 

@@ -47,6 +47,20 @@ class ServerUnreachableError(RemoteError, aiohttp.ClientConnectorError):
         return self._message
 
 
+class ServerDroppedError(RemoteError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+    """A server of this run closed the connection without an answer: it ended, or has no descriptors left.
+
+    What was asked may have been done.
+    """
+
+    def __init__(self, message: str, *, server: str = "") -> None:
+        self.args, self.message = (message,), message
+        self.server, self.status = server, None
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+
 async def request(
     method: str,
     url: str,
@@ -59,7 +73,8 @@ async def request(
 
     `kwargs` are aiohttp's; `json` is encoded once, by the fast encoder. A request is tried again only while no
     connection could be made, with growing pauses: what may have reached the server is never sent twice. When the tries
-    are used up, raises `ServerUnreachableError`, which is also aiohttp's `ClientConnectorError`. A body that is no JSON
+    are used up, raises `ServerUnreachableError`, which is also aiohttp's `ClientConnectorError`; `ServerDroppedError`,
+    also an aiohttp error, when a server of this run closed the connection instead of answering. A body that is no JSON
     raises TypeError before anything is sent.
     """
     if (body := kwargs.pop("json", None)) is not None:
@@ -80,6 +95,11 @@ async def request(
                 raise _unreachable(error, url=url, server=_server_name, attempt=attempt) from error
             if attempt == 1:
                 logger.warning("%s; trying again", _reason(error, url, _server_name))
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            if _server_name is None:
+                raise
+            said = f"`{_server_name}` at `{_shown(url)}` closed the connection without an answer: {error}"
+            raise ServerDroppedError(said, server=_server_name) from error
         await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**attempt) * (0.5 + random.random() / 2))
         attempt += 1
 

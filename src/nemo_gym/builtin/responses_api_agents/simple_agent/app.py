@@ -19,7 +19,7 @@ from nemo_gym.base_responses_api_agent import (
     SimpleResponsesAPIAgent,
 )
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import ROOT, observation_bundle, producer_trajectory
-from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged
+from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged, unanswered
 from nemo_gym.builtin.responses_api_agents.simple_agent.inputs import check_input
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, ModelServerRef, ResourcesServerRef
@@ -76,7 +76,8 @@ class _Session:
             call_id = answer.headers.get(keys.MODEL_CALL_ID_HEADER)
             content = await answer.read()
         except _UNANSWERED as error:
-            return ModelReply(response=None, call_id=call_id, error=f"{type(error).__name__}: {error}")
+            said, kind = unanswered(error, config.model_server.name)
+            return ModelReply(response=None, call_id=call_id, error=said, failure_kind=kind)
         self.model_cookies |= {name: morsel.value for name, morsel in answer.cookies.items()}
         if answer.status >= 400:
             refusal = _refusal(answer.status, answer.headers, content)
@@ -100,9 +101,15 @@ class _Session:
             answer = await self._post_tool(name, arguments)
             content = await answer.read()
         except _UNANSWERED as error:
-            return ToolReply(output=f"{type(error).__name__}: {error}", status=None)
+            said, kind = unanswered(error, self._tool_server)
+            return ToolReply(output=said, status=None, failure_kind=kind)
         self.resources_cookies |= {cookie: morsel.value for cookie, morsel in answer.cookies.items()}
         return ToolReply(output=content.decode("utf-8", "replace"), status=answer.status)
+
+    @property
+    def _tool_server(self) -> str:
+        resources = self.agent.config.resources_server
+        return "the tool's server" if resources is None else resources.name
 
     async def _post_tool(self, name: str, arguments: dict[str, Any]) -> ClientResponse:
         resources = self.agent.config.resources_server
@@ -119,6 +126,10 @@ class _GrantedSession(_Session):
     def __init__(self, agent: SimpleAgent, opened: AgentSession, *, model_path: str) -> None:
         super().__init__(agent, model_path=model_path, cookies=opened.resources_cookies or {})
         self.grant = _grant_of(opened, agent.config.resources_server)
+
+    @property
+    def _tool_server(self) -> str:
+        return super()._tool_server if self.grant is None else self.grant.name
 
     async def _post_tool(self, name: str, arguments: dict[str, Any]) -> ClientResponse:
         grant = self.grant

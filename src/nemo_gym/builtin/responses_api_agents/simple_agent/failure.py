@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
+
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply
 from nemo_gym.dialects.conversion import is_failed
 from nemo_gym.dialects.errors import status_for_error
+from nemo_gym.errors import RemoteError
 from nemo_gym.records import keys
+from nemo_gym.records.failure_kinds import TRANSPORT_PEER_DROP, TRANSPORT_TIMEOUT, TRANSPORT_UNREACHABLE
 
 _ABOUT_THE_CONVERSATION = frozenset({400, 413, 422})
 _REASON_LENGTH = 2000
@@ -37,6 +41,18 @@ def failed_reply(response: dict[str, Any], call_id: str | None) -> ModelReply | 
     )
 
 
+def unanswered(error: Exception, server: str) -> tuple[str, str]:
+    """Return what happened to a call without an answer, in words that name the server, and its kind."""
+    kind = TRANSPORT_PEER_DROP
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+        kind = TRANSPORT_UNREACHABLE
+    elif isinstance(error, TimeoutError):
+        kind = TRANSPORT_TIMEOUT
+    if isinstance(error, RemoteError):
+        return str(error), kind
+    return f"`{server}` did not answer: {type(error).__name__}: {error}", kind
+
+
 def is_judged(result: LoopResult) -> bool:
     """Return whether the verifier judges a failed conversation: the refusal was about the conversation itself.
 
@@ -59,7 +75,7 @@ def failed_row(row: dict[str, Any], result: LoopResult) -> dict[str, Any]:
 def _kind(result: LoopResult) -> str:
     message = result.error_message or ""
     if result.error_status is None:
-        return "transport_unreachable"
+        return result.failure_kind or TRANSPORT_UNREACHABLE
     if "insufficient_quota" in message or "budget_exceeded" in message:
         return "provider_quota_exhausted"
     return "provider_unavailable"

@@ -30,14 +30,18 @@ class ModelReply:
     response_id: str | None = None
     error_type: str | None = None
     usage: Mapping[str, Any] | None = None
+    failure_kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReply:
-    """One tool call: `output` is what the model sees; `status` the HTTP status, None when the tool was not reached."""
+    """One tool call: `output` is what the model sees; `status` the HTTP status, None when there was no answer, which
+    `failure_kind` then says more of.
+    """
 
     output: str
     status: int | None
+    failure_kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,9 @@ class TurnRecord:
 
 @dataclass(slots=True, kw_only=True)
 class LoopResult:
-    """What the loop came to. `error_status` is the model server's HTTP status when a model call failed for good."""
+    """What the loop came to. `error_status` is the model server's HTTP status when a model call failed for good,
+    `failure_kind` what happened to a call that had none.
+    """
 
     response: dict[str, Any]
     conversation: list[Item]
@@ -77,6 +83,7 @@ class LoopResult:
     error_type: str | None = None
     error_message: str | None = None
     error_status: int | None = None
+    failure_kind: str | None = None
     turns: list[TurnRecord] = field(default_factory=list)
     tools: list[ToolRecord] = field(default_factory=list)
     calls: list[tuple[str | None, str | None]] = field(default_factory=list)
@@ -158,6 +165,7 @@ class _Loop:
             unnamed = "model_call_failed" if reply.status is None else f"http_{reply.status}"
             self.result.error_type = reply.error_type or unnamed
             self.result.error_message, self.result.error_status = reply.error, reply.status
+            self.result.failure_kind = reply.failure_kind
             if reply.usage is not None:  # a failed call adds what it counted, and nothing when it counted nothing
                 self.usage.add(reply.usage)
             return False
@@ -217,6 +225,7 @@ class _Loop:
         if reply.status is None:
             self.result.status, self.result.error_type = "failed", "tool_unreachable"
             self.result.error_message = f"tool `{name}`: {reply.output}"
+            self.result.failure_kind = reply.failure_kind
             self.close_turn()
             return False
         self.produced = [

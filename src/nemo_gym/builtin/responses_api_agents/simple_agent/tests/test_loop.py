@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import aiohttp
 import pytest
 
 from nemo_gym.builtin.responses_api_agents.simple_agent.evidence import observation_bundle, producer_trajectory
-from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, is_judged
+from nemo_gym.builtin.responses_api_agents.simple_agent.failure import failed_reply, failed_row, is_judged, unanswered
 from nemo_gym.builtin.responses_api_agents.simple_agent.loop import LoopResult, ModelReply, ToolReply, run_loop
 from nemo_gym.builtin.responses_api_agents.simple_agent.tool_names import RESERVED
 from nemo_gym.rollout_observability import AgentObservationBundle, TrajectoryRecord
+from nemo_gym.servers.http import ServerDroppedError
 
 MODEL_REF = {"type": "responses_api_models", "name": "policy_model"}
 
@@ -260,3 +262,32 @@ async def test_a_request_that_declares_no_function_allows_any_tool() -> None:
     scene = Scene(response(call(name="undeclared-Tool_1")), response(message(), number=2))
     await scene.play(params={"tools": [{"type": "web_search"}]})
     assert [name for name, _ in scene.ran] == ["undeclared-Tool_1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (
+            ServerDroppedError("`m` closed the connection", server="m"),
+            "transport_peer_drop",
+            "`m` closed the connection",
+        ),
+        (aiohttp.ClientPayloadError("cut"), "transport_peer_drop", "`m` did not answer: ClientPayloadError: cut"),
+        (TimeoutError("late"), "transport_timeout", "`m` did not answer: TimeoutError: late"),
+        (aiohttp.ConnectionTimeoutError("slow"), "transport_unreachable", "`m` did not answer: "),
+    ],
+)
+async def test_a_call_without_an_answer_says_whose_and_what_kind(error: Exception, kind: str, says: str) -> None:
+    """A connection that was lost is no server that could not be reached: the call may have been made."""
+    said, failure_kind = unanswered(error, "m")
+
+    async def call_model(_: Any) -> ModelReply:
+        return ModelReply(response=None, error=said, failure_kind=failure_kind)
+
+    async def call_tool(*_: Any) -> ToolReply:
+        raise AssertionError("there is nothing to run")
+
+    result = await run_loop({"input": "x"}, call_model=call_model, call_tool=call_tool)
+    row = failed_row({}, result)
+    assert row["failure_kind"] == kind
+    assert row["failure_reason"].startswith(says)
