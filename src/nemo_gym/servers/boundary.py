@@ -134,7 +134,7 @@ class ExceptionMiddleware:
     async def _say_stopped(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = _StoppedError(f"`{self._name}` was stopped while it worked on this request")
         logger.warning("%s: `%s %s` was stopped with the server", self._name, scope["method"], scope["path"])
-        answer = self._answer(scope, error, describe(error))
+        answer = self._answer(scope, error, str(error))
         answer.status_code = error.status
         answer.headers[keys.FAILED_SERVER_HEADER] = quote(self._name)
         await answer(scope, receive, send)
