@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +13,7 @@ import typer
 
 from nemo_gym.cli.output import note
 from nemo_gym.cli.selection import Overrides, SearchDirOption
+from nemo_gym.cli.user_module import load_user_module
 from nemo_gym.config import component_search_roots, find_component
 from nemo_gym.config.overrides import parse_override
 from nemo_gym.errors import ConfigError, nearest_name
@@ -94,14 +93,7 @@ def _generator_of(name: str, search_dirs: Iterable[str]) -> RowMaker:
     file = folder / GENERATOR
     if not file.is_file():
         raise ConfigError(f"`{name}` has no generator: there is no `{file}`. See its README.")
-    module_name = f"_gym_make_dataset_{folder.name}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-    make_rows: RowMaker | None = getattr(module, "make_rows", None)
+    make_rows: RowMaker | None = getattr(load_user_module(file), "make_rows", None)
     if make_rows is None:
         raise ConfigError(f"`{file}` must have a function `make_rows(**settings)` that yields rows")
     return make_rows
