@@ -19,6 +19,14 @@ from nemo_gym.store.run_files import RunFiles
 ROWS = 3
 
 
+def test_pauses_double_up_to_the_longest_however_many_there_are():
+    tries = retries.Retries(5000)
+    pauses = [tries.take() for _ in range(5000)]
+    assert pauses[:4] == [0.01, 0.02, 0.04, 0.08]
+    assert pauses[-1] == max(pauses) == 30.0
+    assert tries.left == 0
+
+
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
     monkeypatch.setattr(retries, "_FIRST_PAUSE_S", 0.01)

@@ -16,7 +16,8 @@ class Retries:
     """The further tries that one rollout has left in this run. Each is an attempt like one that a resume makes."""
 
     left: int
-    made: int = 0
+    pause_s: float = 0.0
+    """How long was waited before the last one."""
 
     def allow(self, failure: RunFailure) -> bool:
         """Return whether to try again after this failure.
@@ -28,7 +29,6 @@ class Retries:
 
     def take(self) -> float:
         """Use one; return the seconds to wait before it, which double: an agent that is starting anew needs time."""
-        pause = min(_FIRST_PAUSE_S * 2.0**self.made, _LONGEST_PAUSE_S)
         self.left -= 1
-        self.made += 1
-        return pause
+        self.pause_s = min(2 * self.pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        return self.pause_s
