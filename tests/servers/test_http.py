@@ -54,6 +54,32 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_FIRST_PAUSE_S", 0.0)
 
 
+@pytest.mark.parametrize(("idle_s", "pause_s", "connections"), [(60.0, 0.0, 1), (0.05, 0.1, 2)])
+async def test_a_connection_is_used_again_only_while_no_server_would_be_closing_it(
+    monkeypatch: pytest.MonkeyPatch, idle_s: float, pause_s: float, connections: int
+) -> None:
+    """Servers close what was idle for 5 s; what is written into a connection at that moment is lost."""
+    assert http_session.IDLE_CONNECTION_S < 5
+    monkeypatch.setattr(http_session, "IDLE_CONNECTION_S", idle_s)
+    accepted = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        while await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for _ in range(2):
+            assert await get_response_json(await request("GET", f"http://127.0.0.1:{port}/")) == {}
+            await asyncio.sleep(pause_s)
+    assert accepted == connections
+
+
 @pytest.mark.parametrize("reset", [False, True])
 async def test_a_server_that_closes_the_connection_is_named_and_asked_once(reset: bool) -> None:
     asked = 0
