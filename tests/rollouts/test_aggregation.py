@@ -46,9 +46,8 @@ async def record_shards(servers, make_rows, folder, labels):
 
 
 def config(**more):
-    return RolloutAggregationConfig(
-        input_glob="run/rollouts-*.jsonl", output_jsonl_fpath="run/all.jsonl", disable_health_check=True, **more
-    )
+    given = {"input_glob": "run/rollouts-*.jsonl", "output_jsonl_fpath": "run/all.jsonl", **more}
+    return RolloutAggregationConfig(disable_health_check=True, **given)
 
 
 async def test_shards_with_equal_indices_count_once_each_and_derived_files_not_at_all(
@@ -359,6 +358,22 @@ async def test_what_happens_to_listen_on_the_head_port_changes_nothing_unless_it
         assert f"http://127.0.0.1:{port}" in note
         with pytest.raises(GymError):
             await aggregate_files(config(), own_config=there)
+
+
+async def test_rollouts_without_a_manifest_are_no_merged_file_and_one_is_replaced_again(run_folder):
+    """They may be the only copy, also when they are among the inputs, which leave the output out."""
+    for name in ("a", "b"):
+        row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "gone"}, "reward": 1, "of": name}
+        (run_folder / f"rollouts-{name}.jsonl").write_text(json.dumps(row) + "\n")
+    nobody = {"head_server": {"host": "127.0.0.1", "port": 9}}
+    there = run_folder / "rollouts-a.jsonl"
+    before = there.read_bytes()
+    with pytest.raises(ConfigError, match="no earlier merged file"):
+        await aggregate_files(config(output_jsonl_fpath=str(there)), own_config=nobody)
+    assert there.read_bytes() == before
+    for _ in range(2):
+        await aggregate_files(config(output_jsonl_fpath=str(run_folder.parent / "merged.jsonl")), own_config=nobody)
+    assert len((run_folder.parent / "merged.jsonl").read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(("named", "limit"), [(False, "_UNNAMED_HEAD_TIMEOUT_S"), (True, "TIMEOUT_S")])

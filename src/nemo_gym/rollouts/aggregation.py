@@ -134,16 +134,19 @@ def matching_shards(patterns: str, output: Path) -> list[Path]:
 
 
 def _check_replaceable(output: RunFiles) -> None:
-    """Raise ConfigError unless what lies at the output can be a merged file of an earlier aggregation."""
+    """Raise ConfigError unless what lies at the output is a merged file of an earlier aggregation.
+
+    Metrics lie beside such a file; rollouts without them may be the only copy that there is.
+    """
     path = output.rollouts
     if output.is_described():
         raise ConfigError(f"`{path}` is a run of its own, which the merged file would replace. {_ELSEWHERE}")
     if not path.is_file() or path.stat().st_size == 0:
         return
     with contextlib.suppress(DataError):
-        if keys.TASK_INDEX in next(read_objects(path), {}):
+        if output.aggregate_metrics.is_file() and keys.TASK_INDEX in next(read_objects(path), {}):
             return
-    raise ConfigError(f"`{path}` holds no rollouts, and the merged file would replace it. {_ELSEWHERE}")
+    raise ConfigError(f"`{path}` is no earlier merged file with its metrics, and would be replaced. {_ELSEWHERE}")
 
 
 def _without_results(patterns: str) -> list[RunFiles]:
